@@ -82,7 +82,7 @@ def test_deconvolutions_train_over_tiles(windows, bias):
 
     planned = expect_same(text, ["c"], rtol=ROUNDING)
 
-    sums = ["method"] * (bias == "true")
+    sums = ["partial"] * (bias == "true")
     assert kernels(planned) == [CONVOLUTION, *sums, GRADIENT, CONVOLUTION]
 
 

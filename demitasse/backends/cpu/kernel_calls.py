@@ -124,6 +124,16 @@ class PackedKernel:
         self.kernel(*arrays)
 
 
+def row_sum(size: int, rows: int, channels: int) -> Callable[..., None]:
+    """Return the gradient of a bias: the sum of a gradient's rows, of so many at a time first."""
+
+    def add_up(dy: np.ndarray, bias: np.ndarray) -> None:
+        each = dy.reshape(-1)[:size].reshape(-1, rows, channels)
+        np.add.reduce(np.add.reduce(each, axis=1), axis=0, out=bias[:channels])
+
+    return partial(call_recorder.call, add_up)
+
+
 def copy_call(
     engine: Engine, source: Argument, target: Argument, here: Layout | None = None,
     there: Layout | None = None,

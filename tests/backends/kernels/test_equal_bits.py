@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from bandings import banding
 from bins import some_bins
+from recurrent_weights import backward_weights, forward_weights
 from stages import WIDTHS, called, in_memory, where
 from tilings import tiling
 
@@ -41,7 +42,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.lrn import LocalResponse
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.pooling import Pooling
-from demitasse.backends.kernels.recurrence import VECTORS, Recurrence
+from demitasse.backends.kernels.recurrence import Recurrence
 from demitasse.backends.kernels.resize import Interpolation
 from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
 from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
@@ -220,18 +221,13 @@ def few_rows(width):
 def recurrent(cell, gates):
     def run(width):
         t, n, h = 3, 5, 32
-        z, weight = numbers(t, n, gates * h), numbers(gates, h, h, seed=1) / h
+        z, weight = numbers(t, n, gates * h), numbers(gates * h, h, seed=1) / h
         cont, hidden = np.ones((t, n), np.float32), np.zeros((t, n, h), np.float32)
         states = [numbers(n, h, seed=3 + state) for state in range(2 if cell == "LSTM" else 1)]
-        packed = weight.reshape(gates, h // width, width, h).transpose(0, 1, 3, 2).copy()
         run = Recurrence(cell, z, Tuning(width), trains=True)
-        run.forward(packed, cont, states, hidden, states)
+        run.forward(forward_weights(weight, width), cont, states, hidden, states)
         dz, dy, known = np.zeros_like(z), numbers(t, n, h, seed=5), z if gates > 1 else hidden
-        padded = np.zeros((gates * h, max(h, VECTORS * width)), np.float32)
-        padded[:, :h] = weight.reshape(-1, h)
-        if run.packed:
-            padded = padded.reshape(gates * h, -1, VECTORS * width).swapaxes(0, 1).copy()
-        run.backward(padded, cont, dy, known, dz)
+        run.backward(backward_weights(weight, width, run.packed).copy(), cont, dy, known, dz)
         return hidden, *states, dz
 
     return run

@@ -5,11 +5,12 @@ from copy import copy
 
 import numpy as np
 import pytest
+from recurrent_weights import backward_weights, forward_weights
 from stages import WIDTH, normal, where
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import recurrence
-from demitasse.backends.kernels.recurrence import GATES, VECTORS, Recurrence
+from demitasse.backends.kernels.recurrence import GATES, Recurrence
 from demitasse.backends.kernels.tuning import Tuning
 
 CELL = pytest.mark.parametrize("cell", GATES)
@@ -25,11 +26,6 @@ MARK = 7.5
 def few_each(monkeypatch):
     """Let threads divide small steps too."""
     monkeypatch.setattr(recurrence, "FEWEST_EACH", 1)
-
-
-def filled_up(matrix, width):
-    """Return a matrix with columns of zeros behind, to a multiple of the width."""
-    return np.pad(matrix, ((0, 0), (0, -matrix.shape[1] % width)))
 
 
 class Case:
@@ -56,9 +52,7 @@ class Case:
 
     def packed(self, width):
         """Return the weight in blocks of a vector's hidden values."""
-        h = self.sizes[2]
-        padded = [filled_up(gate.T, width) for gate in self.weight.reshape(-1, h, h)]
-        return guarded(np.stack([each.reshape(h, -1, width).swapaxes(0, 1) for each in padded]))
+        return guarded(forward_weights(self.weight, width))
 
     def defined(self):
         """The same in float64, by the formulas."""
@@ -174,10 +168,7 @@ class Learning(Case):
         run = Recurrence(self.cell, z, Tuning(width=width, threads=threads), trains=True)
         run.forward(self.packed(width), cont, states, hidden, states)
         known = z if self.cell == "LSTM" else hidden
-        weight = filled_up(self.weight, VECTORS * width)
-        if run.packed:
-            weight = weight.reshape(self.wide, -1, VECTORS * width).swapaxes(0, 1)
-        weight = guarded(weight)
+        weight = guarded(backward_weights(self.weight, width, run.packed))
         for _ in range(2):  # nothing is left of what was computed before
             run.backward(weight, cont, self.dy, known, dz)
         for array in (z, hidden, dz, *states):

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import ClassVar, TypeVar
 
-import numpy as np
-
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import GradArg, InputArg, OutputArg, Source
@@ -18,7 +16,7 @@ from demitasse.backends.cpu.convolutions import (
 )
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import first_suitable
-from demitasse.backends.cpu.kernel_calls import KernelCall
+from demitasse.backends.cpu.kernel_calls import KernelCall, row_sum
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.epilogue import (
     Epilogue,
@@ -26,7 +24,6 @@ from demitasse.backends.cpu.steps.epilogue import (
     folded_weights,
     rectifier_of,
 )
-from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Declined, Operands, decline_if
 from demitasse.backends.windows import ConvGeometry
 
@@ -85,7 +82,9 @@ class WindowStep(CpuStep[C]):
         learns_bias = self.op.bias and at.param_propagate_down[1]
         bias = GradArg(at.params[1], self.channels) if learns_bias else None
         if bias and (self.transposed or not wanted[0]):  # else it is computed with the weights'
-            self.backward_calls.append(KernelCall(self.engine, self._sum_bias, dy, bias, code=""))
+            n, c, *spatial = self.y.shape
+            add_up = row_sum(self.y.size, spatial[-1] if spatial else n, c)
+            self.backward_calls.append(KernelCall(self.engine, add_up, dy, bias, code=""))
             bias = None
         weights = GradientOperands(*ends, GradArg(at.params[0], layouts.plain(self.w)), bias)
         dx = OutputArg(bottom, self.x, diff=True)
@@ -100,14 +99,6 @@ class WindowStep(CpuStep[C]):
             self.backward_calls.append(
                 self.first_of(lambda one: one.forward(data) if self.transposed else one.data(data))
             )
-
-    def _sum_bias(self, dy: np.ndarray, bias: np.ndarray) -> None:
-        def add_up() -> None:
-            n, c, *spatial = self.y.shape
-            rows = dy[: self.y.size].reshape(-1, spatial[-1] if spatial else n, c)
-            np.add.reduce(np.add.reduce(rows, axis=1), axis=0, out=bias[:c])
-
-        call_recorder.call(add_up)
 
 
 class ConvStep(WindowStep[ops.Conv]):

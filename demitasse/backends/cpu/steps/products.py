@@ -18,7 +18,7 @@ from demitasse.backends.cpu.arguments import (
     ParamArg,
 )
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
+from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning, row_sum
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.epilogue import Epilogue, rectifier_of
@@ -28,7 +28,6 @@ from demitasse.backends.kernels.filter_packing import Order
 from demitasse.backends.kernels.igemm import ImplicitGemm, dense_schedule, row_images
 from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_forward
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Operand, Operands
 from demitasse.backends.storage import Stored
 
@@ -118,15 +117,9 @@ class Product:
             calls.append(KernelCall(self._engine, kernel, *arguments, code=schedule.code))
         if bias and self._bias is not None:
             target = GradArg(self._bias, self.row)
-            calls.append(KernelCall(self._engine, self._sum, gradient, target, code=schedule.code))
+            add_up = row_sum(self.y.size, self.rows, self.m)
+            calls.append(KernelCall(self._engine, add_up, gradient, target, code=schedule.code))
         return calls
-
-    def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:
-        def add_up() -> None:
-            rows = dy.reshape(-1)[: self.rows * self.m].reshape(self.rows, self.m)
-            np.add.reduce(rows, axis=0, out=bias[: self.m])
-
-        call_recorder.call(add_up)
 
     def _gemm(
         self, length: int, outputs: int, order: Order, then: Rectifier = NOTHING
