@@ -141,7 +141,7 @@ def copy_call(
     """Return a copy from one layout to another, by default those of the arguments.
 
     Raises:
-        Declined: There are too many loops, or blocks of several sizes.
+        Declined: There are too many loops.
     """
     ends = here or source.layout, there or target.layout
     return KernelCall(engine, LayoutCopy(*ends, kernel_tuning(engine)), source, target)
