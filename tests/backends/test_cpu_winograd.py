@@ -19,7 +19,7 @@ from lowered import (
     run,
     tuned,
 )
-from tilings import KERNELS
+from tilings import KERNELS, STRIDES
 
 from demitasse.backends.cpu.convolutions import NARROW
 from demitasse.core.config import settings
@@ -68,6 +68,34 @@ def test_both_passes_are_the_portable_ones(n, group, c, m, size, kernel, pad, di
     planned = expect_same(text, ["c"], rtol=ROUNDING)
 
     assert (CONVOLUTION in kernels(planned)) == (group * min(c, m) >= NARROW)
+
+
+@given(
+    kind=st.sampled_from(["Convolution", "Deconvolution"]),
+    n=st.integers(1, 3),
+    c=st.integers(4, 28),
+    m=st.integers(4, 28),
+    size=st.tuples(st.integers(8, 13), st.integers(8, 13)),
+    windows=st.sampled_from(STRIDES),
+    bias=st.booleans(),
+    slope=st.booleans(),
+    threads=st.integers(1, 2),
+)
+def test_strides_are_phases_of_channels(kind, n, c, m, size, windows, bias, slope, threads):
+    named = zip(("kernel", "stride", "pad"), windows, strict=True)
+    rest = " ".join(f"{name}_h: {h} {name}_w: {w}" for name, (h, w) in named)
+    rest = f"num_output: {m} {rest} bias_term: {str(bias).lower()}"
+    rectifier = [layer("p", "PReLU", "c", "c")] if slope else []
+    text = net(
+        layer("c", kind, "x", "c", f"convolution_param {{ {rest} }}"), *rectifier,
+        shape=(n, c, *size),
+    )  # fmt: skip
+
+    with settings.override(threads=threads):
+        planned = expect_same(text, ["c"], rtol=ROUNDING)
+        expect_same(text, phase="TEST", rtol=ROUNDING)
+
+    assert (CONVOLUTION in kernels(planned)) == (min(c, m) >= NARROW)
 
 
 @pytest.mark.parametrize("windows", [(3, 1, 1), (5, 1, 2)])
@@ -205,8 +233,9 @@ def test_a_setting_asks_for_the_definition():
 @pytest.mark.parametrize(
     "rest",
     [
-        "kernel_size: 3 stride: 2", "kernel_size: 3 dilation: 2 pad: 1", "kernel_size: 4",
-        "kernel_size: 1",
+        "kernel_size: 11 pad: 2 stride: 2", "kernel_size: 3 dilation: 2 pad: 1", "kernel_size: 6",
+        "kernel_size: 1", "kernel_size: 2 stride: 2", "kernel_size: 4 stride: 2 group: 2",
+        "kernel_size: 3 stride: 2 dilation: 2",
     ],
 )  # fmt: skip
 def test_other_windows_follow_the_definition(rest):

@@ -2,12 +2,21 @@
 
 from dataclasses import replace
 
+from demitasse.backends import ops
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd import WinogradSchedule
+from demitasse.backends.kernels.winograd import WinogradSchedule, plan_winograd
 from demitasse.backends.kernels.winograd.matrices import filtering
 
-KERNELS = [(3, 3), (5, 5), (1, 7), (7, 1), (1, 3), (7, 7), (5, 3)]
+KERNELS = [(3, 3), (5, 5), (1, 7), (7, 1), (1, 3), (7, 7), (5, 3), (4, 4), (2, 2)]
 """Filters' rows and columns: squares, lines, and others."""
+
+STRIDES = [
+    ((4, 4), (2, 2), (1, 1)), ((6, 6), (3, 3), (1, 2)), ((5, 5), (2, 2), (2, 2)),
+    ((3, 3), (2, 2), (1, 1)), ((4, 6), (2, 3), (3, 0)), ((2, 4), (1, 2), (1, 1)),
+    ((7, 5), (3, 1), (2, 2)), ((8, 8), (4, 4), (2, 5)),
+]  # fmt: skip
+"""Rows and columns of windows, their strides, and zeros around the image; in some, phases have
+fewer rows or columns than others."""
 
 
 def tiling(x, m, kernel, width, pad=(1, 1), group=1, threads=1, **tuning):
@@ -15,4 +24,14 @@ def tiling(x, m, kernel, width, pad=(1, 1), group=1, threads=1, **tuning):
     n, c, h, w = x
     output = h + 2 * pad[0] - kernel[0] + 1, w + 2 * pad[1] - kernel[1] + 1
     tuned = replace(Tuning(width, threads=threads), **tuning)
-    return WinogradSchedule(filtering(kernel), n, c, (h, w), m, group, pad, output, tuned)
+    of = filtering(kernel, output)
+    return WinogradSchedule(of, n, c, (h, w), m, group, pad, output, tuned)
+
+
+def strided(x, m, kernel, stride, pad, width, **tuning):
+    """A convolution of a stride."""
+    sizes = zip(x[2:], kernel, stride, pad, strict=True)
+    y = x[0], m, *((size + 2 * zeros - k) // step + 1 for size, k, step, zeros in sizes)
+    op = ops.Conv("float32", x, y, 1, kernel, stride, pad, (1, 1), group=1, bias=True)
+    tuned = Tuning(width, always=frozenset(("winograd",)))
+    return plan_winograd(op, x, y, replace(tuned, **tuning), training=True)

@@ -7,7 +7,7 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.few_inputs import plan_direct
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import WinogradSchedule, pays, plan_winograd
-from demitasse.backends.kernels.winograd.matrices import ALONE, FINITE, filtering, matrices
+from demitasse.backends.kernels.winograd.matrices import ALONE, FINITE, SIX, filtering, matrices
 from demitasse.backends.step import Declined
 from demitasse.core.config import settings
 
@@ -88,7 +88,9 @@ def test_settings_forbid_kernels():
     assert (changed.width, changed.threads, changed.without) == (0, 3, {"winograd"})
 
 
-ROWS = [(taps, points) for table in (FINITE, ALONE) for taps, points in table.items()]
+ROWS = [
+    (taps, points) for table in (FINITE, ALONE) for taps, known in table.items() for points in known
+]
 
 
 @pytest.mark.parametrize(("taps", "points"), ROWS)
@@ -108,6 +110,17 @@ def test_a_product_at_the_last_point_goes_to_every_output():
         assert np.array_equal(of.output[:, -1], np.ones(of.outputs))
 
 
+def test_two_taps_have_the_tiles_that_cost_the_fewest_products():
+    outputs = [filtering((4, 4), (size, size), (2, 2)).outputs for size in (4, 5, 8, 17, 64)]
+
+    assert outputs == [(4, 4), (5, 5), (4, 4), (5, 5), (5, 5)]
+
+
+@pytest.mark.parametrize(("window", "step", "phases"), [(4, 2, 2), (5, 2, 1), (7, 3, 1), (3, 1, 1)])
+def test_phases_that_have_the_last_tap(window, step, phases):
+    assert matrices(window, SIX, step).last == phases
+
+
 def is_chosen(*shape, training, width=8):
     tiling = stack(*shape, width=width)
     return pays(tiling, shape[0] * shape[3] ** 2, training=training)
@@ -116,7 +129,7 @@ def is_chosen(*shape, training, width=8):
 def stack(n, c, m, size, taps=3, width=8, threads=2):
     pad = (taps // 2, taps // 2)
     return WinogradSchedule(
-        filtering((taps, taps)),
+        filtering((taps, taps), (size, size)),
         n,
         c,
         (size, size),

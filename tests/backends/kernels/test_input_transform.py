@@ -1,5 +1,7 @@
 """Input transform: strips of images are padded, cut into tiles and transformed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from correlate import images, windows
@@ -35,13 +37,13 @@ def write(k, of):
 @pytest.mark.parametrize("channels", ["one vector", "two vectors", "an odd number"])
 def test_all_tiles_are_at_the_positions(channels, pad, kernel, width):
     c = {"one vector": width, "two vectors": 2 * width, "an odd number": width + 3}[channels]
-    shape, of = (2, c, 9, 11), filtering(kernel)
+    shape, of = (2, c, 9, 11), filtering(kernel, (9, 11))
     pad = tuple(min(zeros, taps - 1) for zeros, taps in zip(pad, kernel, strict=True))
     x, memory = images(shape)
-    cutting = tiling(shape, c, kernel, width, pad)
+    cutting = replace(tiling(shape, c, kernel, width, pad), filtering=of)
     (down, right), stride = cutting.grid, cutting.tile_position_stride
     code = exported(f"cut{of}x{width}", width, lambda k: write(k, of))
-    fields = TiledFields.tiled(Images.channels_last(shape), cutting, cutting.pad)
+    fields = TiledFields.tiled(Images.channels_last(shape), cutting)
     kernel = BlockedKernel(cutting, code, CutFields, 1, x=fields)
 
     scratch = np.zeros(kernel.scratch_size, np.float32)

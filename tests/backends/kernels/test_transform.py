@@ -30,7 +30,7 @@ def write(k, both):
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("which", ["input", "filter", "filter transposed", "output transposed"])
 def test_a_tile_is_multiplied_from_both_sides(which, kernel, width):
-    of = filtering(kernel)
+    of = filtering(kernel, (4, 4))
     both = down, across = tuple(matrix(each, which) for each in of)
     (high, rows), (wide, columns) = (each.shape for each in both)
     name = f"transform {which}{of}x{width}"

@@ -26,14 +26,14 @@ FEWEST_SHARED = 1 << 20
 
 
 class Panel(NamedTuple):
-    """Some filters of a group.
+    """Some filters of a part: of a group, or of a phase of the output.
 
     Attributes:
-        first: Index of the first filter in the group.
+        first: Index of the first filter in the part.
         start: Elements from the beginning of a position's filters to the panel's.
     """
 
-    group: int
+    part: int
     first: int
     vectors: int
     start: int
@@ -75,14 +75,16 @@ class WinogradSchedule(TunedKernel):
     where they do not share a cache. Where the filters are many, all threads share each block: they
     divide its transforms, and then the positions, in successive calls of the kernel.
 
-    A dilated window has pixels of one phase: of every few rows and columns. Phases are images.
+    A dilated window has pixels of one phase: of every few rows and columns. Phases are images. A
+    window of a stride has pixels of all phases. Phases are channels.
 
     Attributes:
-        images: Phases of the images of the output.
-        channels: Channels of the input, in all planes of a window.
+        images: Phases of the images of the output, which dilated windows share.
+        channels: Channels of the input, in all planes of a window, in all phases of the strides.
         size, output: Rows and columns of the input and of the output, or of their largest phases.
-        filters: Channels of the output.
+        filters: Channels of the output; of the input's gradient, in all phases of the strides.
         pad: Zeros above and left of the input.
+        margin: Zeros above and left of the output whose phases are channels.
         dilation: Rows and columns from one of a phase to the next.
         computes: The result: the output; the input's gradient, by flipped filters; or the filters'
             gradient.
@@ -98,6 +100,7 @@ class WinogradSchedule(TunedKernel):
     output: tuple[int, int]
     tuning: Tuning
     dilation: tuple[int, int] = (1, 1)
+    margin: tuple[int, int] = (0, 0)
     computes: Literal["output", "input", "filters"] = "output"
     depth: Depth = FLAT
 
@@ -132,11 +135,15 @@ class WinogradSchedule(TunedKernel):
         """The convolution that is the gradient of the input."""
         down, across = self.filtering
         pad = (down.taps - 1 - self.pad[0], across.taps - 1 - self.pad[1])
-        depth = self.depth.backward
+        depth, windows, margin = self.depth.backward, self.filtering.window, (0, 0)
+        if self.filtering.phases > 1:
+            pad, margin = (down.taps - 1, across.taps - 1), self.pad
         return replace(
             self, images=self.images // depth.size * depth.output,
+            filtering=filtering(windows, self.size, self.filtering.stride),
             channels=self.filters * depth.taps, filters=self.channels // depth.taps,
-            size=self.output, pad=pad, output=self.size, computes="input", depth=depth,
+            size=self.output, pad=pad, margin=margin, output=self.size, computes="input",
+            depth=depth,
         )  # fmt: skip
 
     @cached_property
@@ -146,24 +153,30 @@ class WinogradSchedule(TunedKernel):
     # -- filters -------------------------------------------------------------------------------
 
     @cached_property
+    def phases(self) -> int:
+        """Phases of the strides that are channels of the output."""
+        return self.filtering.phases if self.computes == "input" else 1
+
+    @cached_property
     def panels(self) -> list[Panel]:
-        """Panels of all groups' filters.
+        """Panels of all groups' filters, or of all phases'.
 
         The filters of a panel lie side by side, channel after channel: products read them from
         beginning to end.
         """
-        inputs, outputs = self.channels // self.groups, self.filters // self.groups
+        parts = self.groups * self.phases
+        inputs, outputs = self.channels // self.groups, self.filters // parts
         return [
-            Panel(group, first, vectors, inputs * (group * self._vectors(outputs) + first))
-            for group in range(self.groups)
+            Panel(part, first, vectors, inputs * (part * self._vectors(outputs) + first))
+            for part in range(parts)
             for vectors, first in split_columns(outputs, self.width)
         ]
 
     @cached_property
     def filter_position_stride(self) -> int:
         """Elements from one position's values of the filters to the next's."""
-        outputs = self.filters // self.groups
-        return odd_lines(self.channels * self._vectors(outputs))
+        outputs = self.filters // self.groups // self.phases
+        return odd_lines(self.channels * self.phases * self._vectors(outputs))
 
     @cached_property
     def filter_size(self) -> int:
@@ -198,7 +211,7 @@ class WinogradSchedule(TunedKernel):
     @cached_property
     def sum_stride(self) -> int:
         """Elements from one tile of the output to the next, at a position; the last panel fits."""
-        part = self.filters // self.groups
+        part = self.filters // self.groups // self.phases
         return _apart(self._vectors(self.filters - part + self._vectors(part)))
 
     @cached_property
@@ -259,8 +272,8 @@ def _apart(count: int) -> int:
     return count + LINE if count >= WIDE and count % (4 * LINE) == 0 else count
 
 
-# Costs, in operations of the products of tiles and filters on vectors of 8 floats. With wider
-# vectors, memory and threads cost more operations.
+# Costs, in operations of the products of tiles and filters. With vectors wider than 8 floats, the
+# overhead is more operations.
 TRANSFORM_COST = 28.0
 """Cost of transforming an element of a tile."""
 
@@ -290,11 +303,13 @@ def pays(tiling: WinogradSchedule, pixels: int, *, training: bool) -> bool:
     tiled = (
         2 * tiles * tiling.positions * weights
         + TRANSFORM_COST * tiles * tiling.positions * (tiling.channels + tiling.filters)
-        + tiling.width / 8 * (filter_cost * tiling.positions * weights + START_COST)
+        + filter_cost * tiling.positions * weights
+        + tiling.width / 8 * START_COST
     )
     few = min(tiling.channels, tiling.filters) / tiling.groups
     each = (DEFINITION_COST + FEW_CHANNELS_COST / few) * (BF16_COST if tiling.tuning.bf16 else 1.0)
-    return tiled < 2 * each * pixels * tiling.filtering.taps * weights
+    of = tiling.filtering
+    return tiled < 2 * each * pixels * math.prod(of.window) * weights / of.phases
 
 
 def plan_winograd(
@@ -312,25 +327,32 @@ def plan_winograd(
         step and pad % step == 0 and pad // step < taps
         for pad, step, taps in zip(op.pad, steps, op.kernel, strict=True)
     )
+    strided = {*op.stride} != {1}
+    fits = not strided or {op.group, *steps} == {1}
     decline_if(
-        not (has_filtering(op.kernel) and pads and {*op.stride} == {1}),
-        "winograd takes filters of 1, 3, 5, 7 rows and columns, of stride 1, and a padding that "
-        "the dilation divides",
+        not (fits and pads and has_filtering(op.kernel, op.stride)),
+        "winograd takes up to 5 rows and columns, or 7, of each phase of a stride, which is 1 for "
+        "dilated filters and those of groups, and a padding that the dilation divides",
     )
-    down, across = steps
+    (down, across), (rows, columns) = steps, op.stride
+    top, left = (op.pad[0], op.pad[1]) if strided else (0, 0)
+    output = -(-y[2] // down), -(-y[3] // across)
     decline_if(
         min(x[1], y[1]) < tuning.width,
         f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more",
     )
     tiling = WinogradSchedule(
-        filtering=filtering(op.kernel),
+        filtering=filtering(op.kernel, output, op.stride),
         images=y[0] * down * across,
-        channels=x[1] * depth.taps,
-        size=(-(-x[2] // down), -(-x[3] // across)),
+        channels=x[1] * depth.taps * math.prod(op.stride),
+        size=(
+            -(-(x[2] + top) // (down * rows)),
+            -(-(x[3] + left) // (across * columns)),
+        ),
         filters=y[1],
         groups=op.group,
         pad=(op.pad[0] // down, op.pad[1] // across),
-        output=(-(-y[2] // down), -(-y[3] // across)),
+        output=output,
         tuning=tuning,
         dilation=(down, across),
         depth=depth,

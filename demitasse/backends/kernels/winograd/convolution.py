@@ -56,23 +56,25 @@ def _kernel(
             input_transform(k, block, f.x, matrices, of.outputs, tiles, dilated=dilated)
         with block.stage(1):
             multiply_tiles(k, f.products, block, of.positions)
-        with block.stage(2), block.each_strip() as strip:
-            phase, row = y.phase(strip.image, dilated=dilated), strip.row * down
-            origin = y.row(phase.image, 0) + phase.start + row * phase.row_bytes
-            with y.each_vector(k) as (channel, *_):
-                offset = k.load(f.offsets + channel)
-                then = rectifying(k, f.rectifier, channel, limited=limited)
-                with k.loop(f.blocks.tile_columns) as tile:
-                    at, column = origin + channel, tile.i * across
-                    outputs = Outputs(
-                        at + column * phase.column_bytes, phase.row_bytes, phase.column_bytes,
-                        phase.rows - row, phase.columns - column,
-                    )  # fmt: skip
-                    first = block.place(sums, 0, strip.tile + tile.i) + channel
-                    output_transform(
-                        k, of, first, sums.position_bytes, outputs,
-                        lambda total: then(total + offset),
-                    )  # fmt: skip
+        with (
+            block.stage(2),
+            block.each_strip() as strip,
+            y.each_vector(k, strip.image, dilated=dilated) as (phase, pixel, channel, _),
+        ):
+            row = strip.row * down - phase.top
+            at = y.row(phase.image, 0) + phase.start + row * y.down_bytes + pixel
+            offset = k.load(f.offsets + channel)
+            then = rectifying(k, f.rectifier, channel, limited=limited)
+            with k.loop(f.blocks.tile_columns) as tile:
+                column = tile.i * across - phase.left
+                outputs = Outputs(
+                    at + column * y.across_bytes, y.down_bytes, y.across_bytes,
+                    phase.rows - row, phase.columns - column, -row, -column,
+                )  # fmt: skip
+                first = block.place(sums, 0, strip.tile + tile.i) + channel
+                output_transform(
+                    k, of, first, sums.position_bytes, outputs, lambda total: then(total + offset)
+                )
 
 
 class WinogradConvolution(BlockedKernel):
@@ -89,19 +91,23 @@ class WinogradConvolution(BlockedKernel):
             ConvolutionFields,
             STAGES,
             products=product_values(tiling),
-            x=TiledFields.tiled(x, tiling, tiling.pad, tiling.depth),
-            y=TiledOutputFields.tiled(y, tiling),
+            x=TiledFields.tiled(x, tiling),
+            y=TiledOutputFields.tiled(y, tiling, read=False),
             rectifier=self._rectifier,
             offsets=self._offsets,
         )
 
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Copy new offsets, one for each output channel; the initial offsets are zeros."""
-        self._offsets[: offsets.shape[0]] = offsets
+        self._phases(self._offsets)[...] = offsets
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Copy new slopes of negative sums: one for each output channel, or one for all."""
-        self._rectifier[: self.tiling.filters] = slopes
+        self._phases(self._rectifier)[...] = slopes
+
+    def _phases(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the numbers of the output's phases and channels as a matrix."""
+        return numbers[: self.tiling.filters].reshape(self.tiling.phases, -1)
 
     def __call__(
         self, source: np.ndarray, target: np.ndarray, filters: np.ndarray, scratch: np.ndarray

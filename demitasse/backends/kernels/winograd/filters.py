@@ -1,14 +1,24 @@
 """Filter transform, and its transpose for the gradient."""
 
+import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from itertools import product
 
 import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, chunk, minimum
+from demitasse.backends.kernels.language.values import (
+    FLOAT,
+    INT,
+    Vector,
+    Word,
+    choose,
+    chunk,
+    minimum,
+)
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.transforms import times_both
@@ -17,8 +27,8 @@ AHEAD = 4
 """Prefetch distance of transformed values, in vectors: the processor's prefetcher follows fewer
 streams than there are positions."""
 
-COLUMNS = 4
-"""Integers of an entry of the table of panels."""
+COLUMNS, INPUT_COLUMNS = 6, 3
+"""Integers of an entry of the table of panels, and of inputs."""
 
 
 class FilterFields(Struct):
@@ -29,48 +39,59 @@ class FilterFields(Struct):
     position_bytes: Word
     inputs: Word
     input_table: Address
-    """Bytes from a filter's taps to those of each input."""
+    """Columns: bytes from a filter's taps to those of each input; 1 if a filter lacks the last row,
+    and column."""
     weight_output_bytes: Word
     panels: Word
     """Number of panels of all groups."""
     panel_table: Address
     """Columns: vectors; outputs of the group from the panel's first; bytes to the values at the
-    first position, and to the first output's taps."""
+    first position, and to the first output's taps; 1 if filters lack the last row, and column."""
     chunks: Word
     """Number of chunks whose values are summed, for the gradient."""
     chunk_bytes: Word
 
 
 @contextmanager
-def _each_vector(k: Kernel, f: FilterFields) -> Iterator[tuple[Word, Word, Word]]:
+def _each_vector(k: Kernel, f: FilterFields) -> Iterator[tuple[Word, Word, Word, list[Word]]]:
     """Write a loop over vectors of filters of a channel; threads divide the channels.
 
-    A vector is the number of its filters and those after it, and the addresses of the first
-    filter's taps and of the vector at the first position.
+    A vector is the number of its filters and those after it, the addresses of the first filter's
+    taps and of the vector at the first position, and whether filters lack the last row, and column.
     """
     begin, end = chunk(f.inputs, *k.thread())
     with k.loop(f.panels) as panel:
         entry = k.load_words(f.panel_table + panel.i * (COLUMNS * INT), COLUMNS)
-        vectors, outputs, values, weights = entry
+        vectors, outputs, values, weights, no_row, no_column = entry
         # a panel's rows lie one after the other, and so do the taps of a filter's channels
         with k.loop(end, begin) as channel, k.loop(vectors) as vector:
             output = vector.i * k.width
-            taps = output * f.weight_output_bytes + k.load_word(f.input_table + channel.i * INT)
-            place = (channel.i * vectors + vector.i) * k.vector_bytes
-            yield outputs - output, f.weights + weights + taps, f.positions + values + place
+            source = f.input_table + channel.i * (INPUT_COLUMNS * INT)
+            taps, row, column = k.load_words(source, INPUT_COLUMNS)
+            taps = weights + taps + output * f.weight_output_bytes
+            place = values + (channel.i * vectors + vector.i) * k.vector_bytes
+            lacks = [no_row + row, no_column + column]
+            yield outputs - output, f.weights + taps, f.positions + place, lacks
 
 
 @FilterFields.kernel("filters")
 def _kernel(k: Kernel, f: FilterFields, of: Filtering, *, flipped: bool) -> None:
     """Write the transform of filters, which are perhaps flipped."""
     down, across = (one.filter[:, ::-1] if flipped else one.filter for one in of)
-    (_, rows), (wide, columns) = down.shape, across.shape
-    with _each_vector(k, f) as (count, first, values):
+    wide, columns = across.shape
+    zero = k.scratch(1)
+    k.store(k.constant(0.0), zero)
+    with _each_vector(k, f) as (count, first, values, lacks):
         # beyond the last one, the last one again
         filters = [
             first + minimum(count - 1, lane) * f.weight_output_bytes for lane in range(k.width)
         ]
-        taps = [k.gather([one + FLOAT * tap for one in filters]) for tap in range(rows * columns)]
+        taps = []
+        for place, lacking in _taps(of, lacks):
+            places = [one + place for one in filters]
+            for lack in lacking:
+                places = [choose(lack > 0, zero, one) for one in places]
+            taps.append(k.gather(places))
 
         def load(row: int, column: int) -> Vector:
             place: int = row * columns + column
@@ -95,7 +116,7 @@ def _gradient_kernel(k: Kernel, f: FilterFields, of: Filtering) -> None:
     def store(row: int, column: int, value: Vector) -> None:
         k.store(value, result + (row * columns + column) * vector)
 
-    with _each_vector(k, f) as (count, first, values):
+    with _each_vector(k, f) as (count, first, values, lacks):
         with k.loop(of.positions) as position:
             here = values + position.i * f.position_bytes
             k.prefetch(here + AHEAD * vector)
@@ -105,9 +126,28 @@ def _gradient_kernel(k: Kernel, f: FilterFields, of: Filtering) -> None:
         times_both(k, (down.T, across.T), load, store)
         with k.loop(minimum(count, k.width)) as filter_:
             target = first + filter_.i * f.weight_output_bytes
-            for tap in range(of.taps):
+            for tap, (place, lacking) in enumerate(_taps(of, lacks)):
                 number = k.load_float(result + tap * vector + filter_.i * FLOAT)
-                k.store(number, target + FLOAT * tap)
+                with k.when(sum(lacking, k.word(0)) < 1) if lacking else nullcontext():
+                    k.store(number, target + place)
+
+
+def _taps(of: Filtering, lacks: list[Word]) -> Iterator[tuple[int, list[Word]]]:
+    """Return bytes to each tap, and words of which one is more than 0 where the tap is missing."""
+    (down, across), row = of.stride, of.across.window
+    for y, x in product(range(of.down.taps), range(of.across.taps)):
+        ends = zip((y, x), of, lacks, strict=True)
+        lacking = [one for at, axis, one in ends if at == axis.taps - 1 and axis.last < axis.step]
+        yield FLOAT * (y * down * row + x * across), lacking
+
+
+def _phases(of: Filtering) -> list[tuple[int, int, int]]:
+    """Return bytes to the filter of each phase of a window; 1 if a row, a column is missing."""
+    (rows, columns), row = of.stride, of.across.window
+    return [
+        (FLOAT * (y * row + x), int(y >= of.down.last), int(x >= of.across.last))
+        for y, x in product(range(rows), range(columns))
+    ]
 
 
 def _values(tiling: WinogradSchedule) -> Values:
@@ -115,22 +155,28 @@ def _values(tiling: WinogradSchedule) -> Values:
 
     The outputs of the gradient of an input are the parameter's inputs.
     """
+    of, phases, whole = tiling.filtering, _phases(tiling.filtering), [(0, 0, 0)]
     inputs, outputs = tiling.channels // tiling.groups, tiling.filters // tiling.groups
-    planes, plane_bytes = range(tiling.depth.taps), tiling.filtering.taps * FLOAT
+    planes, plane_bytes = range(tiling.depth.taps), math.prod(of.window) * FLOAT
     channels, tap_bytes = inputs // len(planes), len(planes) * plane_bytes
-    input_bytes, output_bytes = tap_bytes, channels * tap_bytes
     if tiling.computes == "input":
-        input_bytes, output_bytes, planes = outputs * tap_bytes, tap_bytes, planes[::-1]
-    places = [plane * plane_bytes + i * input_bytes for plane in planes for i in range(channels)]
-    rows = [
-        (
-            panel.vectors,
-            outputs - panel.first,
-            panel.start * FLOAT,
-            panel.group * channels * outputs * tap_bytes + panel.first * output_bytes,
-        )
-        for panel in tiling.panels
+        outputs, read, planes, written = outputs // len(phases), whole, planes[::-1], phases
+        input_bytes, output_bytes = outputs * tap_bytes, tap_bytes
+    else:
+        channels, read, written = channels // len(phases), phases, whole
+        input_bytes, output_bytes = tap_bytes, channels * tap_bytes
+    places = [
+        (plane * plane_bytes + start + i * input_bytes, *lacks)
+        for plane in planes
+        for start, *lacks in read
+        for i in range(channels)
     ]
+    rows = []
+    for panel in tiling.panels:
+        group, phase = divmod(panel.part, len(written))
+        start, *lacks = written[phase]
+        first = group * channels * outputs * tap_bytes + start + panel.first * output_bytes
+        rows.append((panel.vectors, outputs - panel.first, panel.start * FLOAT, first, *lacks))
     return FilterFields.values(
         position_bytes=tiling.filter_position_stride * FLOAT,
         inputs=inputs,

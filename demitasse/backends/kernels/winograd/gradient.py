@@ -79,8 +79,8 @@ class WinogradGradient(BlockedKernel):
             GradientFields,
             STAGES,
             products=product_values(tiling, gradient=True),
-            x=TiledFields.tiled(x, tiling, tiling.pad, tiling.depth),
-            y=TiledFields.tiled(y, tiling),
+            x=TiledFields.tiled(x, tiling),
+            y=TiledFields.tiled(y, tiling, read=False),
             offsets=self._offsets,
         )
 

@@ -14,20 +14,25 @@ from typing import NamedTuple
 
 import numpy as np
 
+FIVE = (0.0, -1.0, 0.5, 1.0)
 SIX = (0.0, -1.0, 2.0, -0.5, 1.0)
 EIGHT = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.0)
 TEN = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.25, -1.25, 1.0)
-"""Six, eight and ten points, but for infinity.
+"""Five, six, eight and ten points, but for infinity.
 
 Among points that are exact in float32, these round best: errors are two to five times the direct
 convolution's. The value 1 comes last: an offset of all outputs changes only the product there.
 """
 
-FINITE: dict[int, tuple[float, ...]] = {1: (), 3: SIX, 5: EIGHT, 7: EIGHT}
-"""The finite points for filters of so many rows or columns. With infinity they give 4 outputs of 3
-and 5 taps, and 2 of 7; one tap needs no transform."""
+Points = tuple[float, ...]
 
-ALONE = {**FINITE, 7: TEN}
+FINITE: dict[int, tuple[Points, ...]] = {
+    1: ((),), 2: (FIVE, SIX), 3: (SIX,), 4: (EIGHT,), 5: (EIGHT,), 7: (EIGHT,),
+}  # fmt: skip
+"""The finite points for filters of so many rows or columns. With infinity they give 4 or 5 outputs
+of 2 taps, 4 of 3 and 5, 5 of 4, and 2 of 7; one tap needs no transform."""
+
+ALONE = {**FINITE, 7: (TEN,)}
 """The same for filters of one row or column: in one direction more points can be taken, for errors
 are multiplied with those of the other. They give 4 outputs of 7 taps."""
 
@@ -39,6 +44,8 @@ class Matrices:
     Attributes:
         outputs: Outputs of a tile, m.
         taps: Length of the filter, r.
+        window: Rows or columns of a window, whose phases have a filter each.
+        step: Its rows or columns from one of a filter to the next: the stride.
         input: (m + r - 1, m + r - 1).
         filter: (m + r - 1, r).
         output: (m, m + r - 1).
@@ -49,11 +56,23 @@ class Matrices:
     input: np.ndarray
     filter: np.ndarray
     output: np.ndarray
+    window: int
+    step: int
 
     @property
     def side(self) -> int:
         """Transform positions of a row, m + r - 1."""
         return len(self.input)
+
+    @property
+    def last(self) -> int:
+        """Phases that have the last tap; that of the others is zero."""
+        return self.window - self.step * (self.taps - 1)
+
+    def __str__(self) -> str:
+        """Return the outputs and the window, and the stride if there is one."""
+        stride = "" if self.step == 1 else f"by{self.step}"
+        return f"{self.outputs}of{self.window}{stride}"
 
 
 class Filtering(NamedTuple):
@@ -67,6 +86,11 @@ class Filtering(NamedTuple):
         return self.down.taps * self.across.taps
 
     @property
+    def window(self) -> tuple[int, int]:
+        """Rows and columns of a window, all phases of which have a filter."""
+        return self.down.window, self.across.window
+
+    @property
     def outputs(self) -> tuple[int, int]:
         """Rows and columns of a tile's outputs, by which tiles lie apart."""
         return self.down.outputs, self.across.outputs
@@ -76,27 +100,47 @@ class Filtering(NamedTuple):
         """Transform positions: products per output tile."""
         return self.down.side * self.across.side
 
+    @property
+    def stride(self) -> tuple[int, int]:
+        """Rows and columns from one window to the next."""
+        return self.down.step, self.across.step
+
+    @property
+    def phases(self) -> int:
+        """Filters of a window, each of the pixels of a phase of the strides."""
+        return self.down.step * self.across.step
+
     def __str__(self) -> str:
-        """Return the rows and columns of a filter."""
-        return f"{self.down.taps}x{self.across.taps}"
+        return f"{self.down}x{self.across}"
 
 
-def has_filtering(kernel: tuple[int, ...]) -> bool:
-    """Return whether filters of these rows and columns have matrices."""
-    return len(kernel) == 2 and FINITE.keys() >= {*kernel}
+def has_filtering(kernel: tuple[int, ...], stride: tuple[int, ...] = (1, 1)) -> bool:
+    """Return whether windows of these rows and columns have matrices."""
+    taps = {-(-window // step) for window, step in zip(kernel, stride, strict=True)}
+    return len(kernel) == 2 and FINITE.keys() >= taps != {1}
 
 
-@cache
-def filtering(kernel: tuple[int, ...]) -> Filtering:
-    """Return the matrices of filters of these rows and columns, which have some."""
+def filtering(
+    kernel: tuple[int, ...], output: tuple[int, int], stride: tuple[int, ...] = (1, 1)
+) -> Filtering:
+    """Return the matrices of windows of these rows and columns, which have some.
+
+    Where several are known, the fewest products for an output of so many rows and columns decide.
+    """
     points = ALONE if 1 in kernel else FINITE
-    down, across = (matrices(taps, points[taps]) for taps in kernel)
+
+    def cheapest(window: int, size: int, step: int) -> Matrices:
+        known = (matrices(window, some, step) for some in points[-(-window // step)])
+        return min(known, key=lambda one: -(-size // one.outputs) * one.side)
+
+    down, across = map(cheapest, kernel, output, stride)
     return Filtering(down, across)
 
 
 @cache
-def matrices(taps: int, points: tuple[float, ...]) -> Matrices:
-    """Return the matrices of a filter of ``taps`` taps, given the finite points, in float32."""
+def matrices(window: int, points: Points, step: int = 1) -> Matrices:
+    """Return the matrices of the filters of a window, given the finite points, in float32."""
+    taps = -(-window // step)
     outputs = len(points) + 2 - taps
     # of infinity, whose value is the last coefficient
     data = [np.atleast_1d(np.poly(points))[::-1]]
@@ -115,4 +159,6 @@ def matrices(taps: int, points: tuple[float, ...]) -> Matrices:
         np.array(data / factor, np.float32),
         np.array(filters * factor, np.float32),
         np.array(columns, np.float32).T.copy(),
+        window,
+        step,
     )

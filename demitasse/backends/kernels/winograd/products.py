@@ -37,14 +37,14 @@ class ProductFields(Struct):
 
 def product_values(tiling: WinogradSchedule, *, gradient: bool = False) -> Values:
     """Return the values of the fields, for products or for the gradient of the filters."""
-    c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups
+    c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups // tiling.phases
     counts = [c] if gradient else tiling.block_tiles
     rows = [
         (
             product_kernel(tiling.width, panel.vectors, counts, adds=gradient),
-            panel.group * c * FLOAT,
+            panel.part // tiling.phases * c * FLOAT,
             panel.start * FLOAT,
-            (panel.group * m + panel.first) * FLOAT,
+            (panel.part * m + panel.first) * FLOAT,
             panel.vectors * tiling.width * FLOAT,
         )
         for panel in tiling.panels

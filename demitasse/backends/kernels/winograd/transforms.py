@@ -17,9 +17,10 @@ from demitasse.backends.kernels.language.values import (
     Word,
     choose,
     fma,
+    maximum,
     minimum,
 )
-from demitasse.backends.kernels.winograd import FLAT, Depth, WinogradSchedule
+from demitasse.backends.kernels.winograd import FLAT, WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block, Strip, TileFields
 from demitasse.backends.kernels.winograd.matrices import Filtering
 
@@ -96,38 +97,38 @@ def times_both(
             store(row, column, value)
 
 
-COLUMNS = 3
+COLUMNS = 7
 """Integers of an entry of the table of vectors."""
 
 
 class Phase(NamedTuple):
-    """Pixels of an image that dilated windows share, in the kernel.
+    """Pixels of an image, all or every few rows and columns, in the kernel.
 
     Attributes:
         image, start: Index of the image; bytes from its first pixel to the phase's.
-        rows, columns, left: Pixels ``row_bytes`` and ``column_bytes`` apart; zeros before each row.
+        rows, columns: Numbers of pixels.
+        top, left: Zeros above, and before each row.
     """
 
     image: Word
     start: Word
     rows: Word
     columns: Word
-    row_bytes: Word
-    column_bytes: Word
+    top: Word
     left: Word
 
 
 class TiledFields(ImageFields):
     """Images whose channels are contiguous, and whose phases are cut into tiles."""
 
-    top: Word
-    """Zeros above a phase."""
-    left: Word
-    """Zeros before a phase."""
     down: Word
-    """Rows from one of a phase to the next."""
+    """Phases of an image one below the other that are images, of dilated windows."""
     across: Word
-    """Columns from one of a phase to the next."""
+    """Those side by side."""
+    down_bytes: Word
+    """Bytes from a row of a phase to the next."""
+    across_bytes: Word
+    """Bytes from a column of a phase to the next."""
     front: Word
     """Planes of zeros before an item."""
     planes: Word
@@ -137,45 +138,72 @@ class TiledFields(ImageFields):
     vectors: Word
     """Number of vectors of a window's pixels."""
     vector_table: Address
-    """Columns: bytes from a pixel's first channel, and from a tile's; plane of the window."""
+    """Columns: bytes from a pixel's first channel, and from a tile's; plane of the window; zeros
+    above and on the left of the image, or of its phase that is a channel; rows and columns."""
 
     @classmethod
-    def tiled(
-        cls, images: Images, tiling: WinogradSchedule, pad: tuple[int, int] = (0, 0),
-        depth: Depth = FLAT,
-    ) -> Values:  # fmt: skip
-        """Return the fields of images with zeros above, on the left, and before."""
+    def tiled(cls, images: Images, tiling: WinogradSchedule, *, read: bool = True) -> Values:
+        """Return the fields of images that are ``read``, or of written ones."""
+        pad, depth = (tiling.pad, tiling.depth) if read else (tiling.margin, FLAT)
+        step = tiling.filtering.stride if read != (tiling.phases > 1) else (1, 1)
+        phases = _phases(images, pad, step)
+        parts = [(tap, *phase) for tap in range(depth.taps) for phase in phases]
         table = [
-            (FLOAT * first, FLOAT * (first + images.shape[1] * tap), tap)
-            for tap in range(depth.taps)
+            (FLOAT * (start + first), FLOAT * (images.shape[1] * part + first), tap, *sizes)
+            for part, (tap, start, *sizes) in enumerate(parts)
             for first in images.vectors(tiling.width)
         ]
-        (top, left), (down, across) = pad, tiling.dilation
+        down, across = tiling.dilation
         return cls.values(
-            **geometry(images), top=top, left=left, down=down, across=across, front=depth.pad,
-            planes=depth.size, outputs=depth.output, vectors=len(table),
+            **geometry(images), down=down, across=across,
+            down_bytes=FLOAT * images.row_stride * down * step[0],
+            across_bytes=FLOAT * images.column_stride * across * step[1],
+            front=depth.pad, planes=depth.size, outputs=depth.output, vectors=len(table),
             vector_table=np.array(table, np.int64),
         )  # fmt: skip
 
     @contextmanager
-    def each_vector(self, k: Kernel) -> Iterator[list[Word]]:
-        """Write a loop over the vectors of a window's pixels, each an entry of the table."""
-        with k.loop(self.vectors) as vector:
-            yield k.load_words(self.vector_table + vector.i * (COLUMNS * INT), COLUMNS)
+    def each_vector(
+        self, k: Kernel, image: Word, *, dilated: bool
+    ) -> Iterator[tuple[Phase, Word, Word, Word]]:
+        """Write a loop over the vectors of a window's pixels.
 
-    def phase(self, number: Word, *, dilated: bool) -> Phase:
-        """Return a phase of an image, those of which follow each other, or a whole image."""
-        row_bytes, column_bytes = self.row_stride * FLOAT, self.column_stride * FLOAT
-        if not dilated:
-            sizes = self.rows, self.columns, row_bytes, column_bytes
-            return Phase(number, number.constant(0), *sizes, self.left)
-        down, across, phases = self.down, self.across, self.down * self.across
-        row, column = number % phases // across, number % across
-        return Phase(
-            number // phases, row * row_bytes + column * column_bytes,
-            (self.rows - row + down - 1) // down, (self.columns - column + across - 1) // across,
-            row_bytes * down, column_bytes * across, self.left,
-        )  # fmt: skip
+        A vector is its phase, bytes from a pixel's first channel and from a tile's, and its plane.
+        The phases of ``dilated`` windows are images, which follow each other.
+        """
+        start, rows, columns = image.constant(0), self.rows, self.columns
+        if dilated:
+            down, across, phases = self.down, self.across, self.down * self.across
+            row, column, image = image % phases // across, image % across, image // phases
+            start = (row * self.row_stride + column * self.column_stride) * FLOAT
+            rows, columns = (
+                (rows - row + down - 1) // down,
+                (columns - column + across - 1) // across,
+            )
+        with k.loop(self.vectors) as vector:
+            entry = k.load_words(self.vector_table + vector.i * (COLUMNS * INT), COLUMNS)
+            channel, into, tap, top, left, *sizes = entry
+            rows, columns = (rows, columns) if dilated else sizes
+            yield Phase(image, start, rows, columns, top, left), channel, into, tap
+
+
+def _phases(
+    images: Images, pad: tuple[int, int], step: tuple[int, int]
+) -> list[tuple[int, int, int, int, int]]:
+    """Return the first element, zeros above and before, rows, and columns of a stride's phases."""
+
+    def axis(size: int, pad: int, step: int) -> Iterator[tuple[int, int, int]]:
+        for phase in range(step):
+            zeros = -(-max(0, pad - phase) // step)
+            first = phase - pad + step * zeros
+            yield first, zeros, max(0, -(-(size - first) // step))
+
+    rows, columns = (list(axis(*of)) for of in zip(images.shape[2:], pad, step, strict=True))
+    return [
+        (y * images.row_stride + x * images.column_stride, top, left, high, wide)
+        for y, top, high in rows
+        for x, left, wide in columns
+    ]
 
 
 class TiledOutputFields(TiledFields):
@@ -213,7 +241,7 @@ def input_transform(
         matrices: Those for the columns and for the rows of a tile.
         step: Rows and columns by which tiles lie apart.
         tiles: The transformed tiles.
-        dilated: Whether images have several phases.
+        dilated: Whether the phases of images are images.
     """
     (high, wide), (down, across) = (matrix.shape[1] for matrix in matrices), step
     vector, positions_of_row = k.vector_bytes, len(matrices[1])
@@ -221,16 +249,16 @@ def input_transform(
 
     def transform(strip: Strip, phase: Phase, plane: Word, channel: Word, into: Word) -> None:
         inside = (plane > -1) & (plane < images.planes)
-        first = choose(inside, strip.row * down - images.top, -high)
+        first = choose(inside, strip.row * down - phase.top, -high)
         origin = images.row(phase.image // images.outputs * images.planes + plane, 0) + channel
-        origin = origin + phase.start - phase.left * phase.column_bytes
+        origin = origin + phase.start - phase.left * images.across_bytes
         with k.loop(high) as line:
             y = first + line.i
             copy = block.private + columns * line.i * vector
             begin, end = zero_border(k, y, phase, columns, copy)
-            row = origin + y * phase.row_bytes
+            row = origin + y * images.down_bytes
             with k.loop(end, begin) as column:
-                value = k.load(row + column.i * phase.column_bytes)
+                value = k.load(row + column.i * images.across_bytes)
                 k.store(value, copy + column.i * vector)
         with k.loop(block.fields.tile_columns) as tile:
             corner = block.private + tile.i * (across * vector)
@@ -245,11 +273,12 @@ def input_transform(
 
             times_both(k, matrices, load, store)
 
-    with block.each_strip() as strip:
-        phase = images.phase(strip.image, dilated=dilated)
-        place = phase.image % images.outputs
-        with images.each_vector(k) as (channel, into, tap):
-            transform(strip, phase, place - images.front + tap, channel, into)
+    with (
+        block.each_strip() as strip,
+        images.each_vector(k, strip.image, dilated=dilated) as (phase, channel, into, tap),
+    ):
+        plane = phase.image % images.outputs - images.front + tap
+        transform(strip, phase, plane, channel, into)
 
 
 class Outputs(NamedTuple):
@@ -257,7 +286,8 @@ class Outputs(NamedTuple):
 
     Attributes:
         at: Address of the first output.
-        rows, columns: Outputs that exist, and perhaps more.
+        rows, columns: Outputs that exist, those before them too, and perhaps more.
+        above, before: Rows and columns that do not exist before those that do; or fewer than none.
     """
 
     at: Word
@@ -265,6 +295,8 @@ class Outputs(NamedTuple):
     column_bytes: Word
     rows: Word
     columns: Word
+    above: Word
+    before: Word
 
 
 def output_transform(
@@ -277,7 +309,7 @@ def output_transform(
     """
     (high, wide), vector, side = of.outputs, k.vector_bytes, of.across.side
     scratch = k.scratch(high * wide)
-    whole = (y.rows >= high) & (y.columns >= wide)
+    whole = (y.rows >= high) & (y.columns >= wide) & (y.above < 1) & (y.before < 1)
     at = choose(whole, y.at, scratch)
     row_bytes = choose(whole, y.row_bytes, wide * vector)
     column_bytes = choose(whole, y.column_bytes, vector)
@@ -290,6 +322,7 @@ def output_transform(
 
     times_both(k, (of.down.output, of.across.output), load, store)
     rows, columns = choose(whole, 0, minimum(y.rows, high)), minimum(y.columns, wide)
-    with k.loop(rows) as row, k.loop(columns) as column:
+    above, before = maximum(y.above, 0), maximum(y.before, 0)
+    with k.loop(rows, above) as row, k.loop(columns, before) as column:
         value = k.load(scratch + (row.i * wide + column.i) * vector)
         k.store(value, y.at + y.row_bytes * row.i + y.column_bytes * column.i)
