@@ -144,6 +144,9 @@ FORMULAS: Mapping[str, UpdateFormula] = {
 }  # fmt: skip
 """The formulas by the type of solver that is named after them."""
 
+KERNEL_FORMULAS: Mapping[str, UpdateFormula] = {**FORMULAS, "AdamW": FORMULAS["Adam"]}
+"""Those of fast updates, by the type of the solver."""
+
 
 class Piece(FrozenStruct):
     """One parameter and the arrays of its update. All arrays are one-dimensional, of one length.

@@ -91,17 +91,18 @@ def test_threads_are_used_again_when_there_are_some(no_threads, monkeypatch):
     threads.close()
 
 
-def test_an_update_that_could_not_be_begun_is_refused(no_threads, monkeypatch, tmp_path):
-    monkeypatch.setattr(updates, "THREADED", 1)
-    monkeypatch.setenv("DEMITASSE_THREADS", "2")
-    updates._pool.cache_clear()
+def test_a_solver_whose_update_failed_does_not_continue(monkeypatch):
     param = parse_text('base_lr: 0.1 lr_policy: "fixed"', SolverParameter)
     param.net_param.CopyFrom(parse_text(NET, NetParameter))
 
+    def refuse(*arguments):
+        raise DeviceError("no memory", code=ErrorCode.LIMIT, resource="memory")
+
     with Solver(param, device="numpy") as solver:
-        with expect_no_threads():
-            solver.step(1)
-        no_threads.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(updates, "_update", refuse)
+            with expect_error(DeviceError, ErrorCode.LIMIT, resource="memory"):
+                solver.step(1)
 
         with pytest.raises(SnapshotError):
             solver.step(1)

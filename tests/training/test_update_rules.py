@@ -188,11 +188,9 @@ def test_fast_updates_are_the_portable_ones_bit_for_bit(kind, changes, dtype):
             np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_threads_change_nothing(workers, monkeypatch):
-    monkeypatch.setattr(numpy_updates, "THREADED", 0)
-    monkeypatch.setattr(numpy_updates, "BLOCK", 64)
-    monkeypatch.setattr(numpy_updates, "wanted_threads", lambda: workers)
+@pytest.mark.parametrize("block", [1, 64, 1000])
+def test_blocks_change_nothing(block, monkeypatch):
+    monkeypatch.setattr(numpy_updates, "BLOCK", block)
     u = update("Adam")
     given = [arrays("Adam", size) for size in (3, 1000, 64, 129, 1)]
     pieces = [Piece(u, w.copy(), g.copy(), [a.copy() for a in h]) for w, g, *h in given]

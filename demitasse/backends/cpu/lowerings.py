@@ -25,7 +25,7 @@ LOWERINGS: Lowerings = {
     ops.AffineBatchNorm: (_step("norm", "NormStep"),),
     ops.Axpy: (_step("channel_scale", "ChannelScaleStep"),),
     ops.BatchNorm: (_step("norm", "NormStep"), *NUMPY[ops.BatchNorm]),
-    ops.Concat: (_step("copies", "ConcatStep"), *NUMPY[ops.Concat]),
+    ops.Concat: (_step("copies", "ConcatStep"),),
     ops.Conv: (ConvStep, *NUMPY[ops.Conv]),
     ops.Crop: (_step("copies", "CropStep"),),
     ops.Deconv: (_step("deconvolution", "DeconvStep"), *NUMPY[ops.Deconv]),

@@ -10,11 +10,11 @@ import numpy as np
 
 from demitasse.backends.cpu.engine import engine
 from demitasse.backends.cpu.threads import wanted
-from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer
+from demitasse.backends.kernels.fused_optimizer import FusedOptimizer
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.numpy.updates import sumsq
-from demitasse.backends.updates import Piece
+from demitasse.backends.updates import KERNEL_FORMULAS, Piece
 
 __all__ = ["apply", "sumsq"]
 
@@ -31,7 +31,7 @@ def apply(pieces: Sequence[Piece]) -> None:
     rest: list[Piece] = []
     for piece in pieces:
         u = piece.update
-        has_kernel = u.kind in RULES and not u.l1 and piece.data.dtype == np.float32
+        has_kernel = u.kind in KERNEL_FORMULAS and not u.l1 and piece.data.dtype == np.float32
         (fused if tuning.width and has_kernel else rest).append(piece)
     if fused:
         _optimizer(tuning)(fused)

@@ -3,7 +3,7 @@
 The formulas are those of array libraries, so the bits are the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -28,10 +28,6 @@ from demitasse.backends.updates import FORMULAS, Piece, UpdateFormula
 
 ALONE = 1 << 16
 """Elements up to which one thread ends before other threads would start."""
-
-
-RULES: Mapping[str, UpdateFormula] = {**FORMULAS, "AdamW": FORMULAS["Adam"]}
-"""By the type of the solver."""
 
 
 class OptimizerFields(Struct):
@@ -109,7 +105,7 @@ class FusedOptimizer:
         self._arguments = Arguments(OptimizerFields.values(parameters=RUNTIME, elements=RUNTIME))
 
     def __call__(self, pieces: Sequence[Piece]) -> None:
-        """Update float32 arrays by rules in ``RULES``."""
+        """Update float32 arrays by ``KERNEL_FORMULAS``."""
         numbers = np.zeros((len(pieces), NUMBERS), np.float32)
         first, rows = 0, []
         for place, piece in enumerate(pieces):

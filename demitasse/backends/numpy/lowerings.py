@@ -5,7 +5,6 @@ Each computes what the layer's portable code computes, straight into the blobs' 
 
 from demitasse.backends import ops
 from demitasse.backends.numpy.steps.convolution import ConvStep, DeconvStep
-from demitasse.backends.numpy.steps.copies import ConcatStep
 from demitasse.backends.numpy.steps.elementwise import BatchNormStep, ScaleStep, activation
 from demitasse.backends.numpy.steps.inner_product import InnerProductStep
 from demitasse.backends.numpy.steps.pooling import MaxStep
@@ -14,7 +13,6 @@ from demitasse.backends.step import Lowerings
 LOWERINGS: Lowerings = {
     ops.Activation: (activation,),
     ops.BatchNorm: (BatchNormStep,),
-    ops.Concat: (ConcatStep,),
     ops.Conv: (ConvStep,),
     ops.Deconv: (DeconvStep,),
     ops.InnerProduct: (InnerProductStep,),

@@ -31,7 +31,7 @@ from demitasse.backends.kernels.epilogue import RELU
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.few_rows import FewRows
-from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer
+from demitasse.backends.kernels.fused_optimizer import FusedOptimizer
 from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
     FilterGradient,
@@ -52,7 +52,7 @@ from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
 from demitasse.backends.kernels.winograd.products import product_kernel
-from demitasse.backends.updates import Piece, Update
+from demitasse.backends.updates import KERNEL_FORMULAS, Piece, Update
 
 C, M, SIZE = 32, 48, (9, 30)
 
@@ -360,7 +360,7 @@ def updates(width):
     found = []
     fields = {"rate": 0.05, "decay": 0.01, "momentum": 0.9, "decay2": 0.99, "delta": 1e-3,
               "correction": 0.7}  # fmt: skip
-    for name, rule in RULES.items():
+    for name, rule in KERNEL_FORMULAS.items():
         w, g, *history = (np.abs(numbers(201, seed=seed)) for seed in range(2 + rule.histories))
         piece = Piece(Update(name, **fields), w, g, history)
         FusedOptimizer(Tuning(width))([piece])

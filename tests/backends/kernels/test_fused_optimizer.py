@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from stages import WIDTH
 
-from demitasse.backends.kernels.fused_optimizer import ALONE, RULES, FusedOptimizer
+from demitasse.backends.kernels.fused_optimizer import ALONE, FusedOptimizer
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy import updates as numpy_updates
-from demitasse.backends.updates import Piece, Update
+from demitasse.backends.updates import KERNEL_FORMULAS, Piece, Update
 
 SIZES = (1, 7, 16, 37, 200)
 CHANGES = [{}, {"decay": 0.0}, {"scale": 0.25}, {"momentum": 0.0}, {"scale": 0.3, "decay": 0.0}]
-HISTORIES = {name: rule.histories for name, rule in RULES.items()}
+HISTORIES = {name: rule.histories for name, rule in KERNEL_FORMULAS.items()}
 
 
 def update(kind, **changes):
@@ -48,7 +48,7 @@ def numpys(u, given):
 
 
 @WIDTH
-@pytest.mark.parametrize("kind", RULES)
+@pytest.mark.parametrize("kind", KERNEL_FORMULAS)
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 def test_the_bits_are_numpys(changes, kind, width):
     u = update(kind, **changes)
