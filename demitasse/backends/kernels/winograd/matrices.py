@@ -16,9 +16,10 @@ import numpy as np
 
 FIVE = (0.0, -1.0, 0.5, 1.0)
 SIX = (0.0, -1.0, 2.0, -0.5, 1.0)
+SEVEN = (0.0, -1.0, 2.0, -2.0, 0.5, 1.0)
 EIGHT = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.0)
 TEN = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.25, -1.25, 1.0)
-"""Five, six, eight and ten points, but for infinity.
+"""Five to eight and ten points, but for infinity.
 
 Among points that are exact in float32, these round best: errors are two to five times the direct
 convolution's. The value 1 comes last: an offset of all outputs changes only the product there.
@@ -27,10 +28,10 @@ convolution's. The value 1 comes last: an offset of all outputs changes only the
 Points = tuple[float, ...]
 
 FINITE: dict[int, tuple[Points, ...]] = {
-    1: ((),), 2: (FIVE, SIX), 3: (SIX,), 4: (EIGHT,), 5: (EIGHT,), 7: (EIGHT,),
+    1: ((),), 2: (FIVE, SIX), 3: (SIX,), 4: (SEVEN,), 5: (EIGHT,), 7: (EIGHT,),
 }  # fmt: skip
 """The finite points for filters of so many rows or columns. With infinity they give 4 or 5 outputs
-of 2 taps, 4 of 3 and 5, 5 of 4, and 2 of 7; one tap needs no transform."""
+of 2 taps, 4 of 3, 4 and 5, and 2 of 7; one tap needs no transform."""
 
 ALONE = {**FINITE, 7: (TEN,)}
 """The same for filters of one row or column: in one direction more points can be taken, for errors
