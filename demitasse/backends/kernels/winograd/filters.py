@@ -56,8 +56,9 @@ class FilterFields(Struct):
 def _each_vector(k: Kernel, f: FilterFields) -> Iterator[tuple[Word, Word, Word, list[Word]]]:
     """Write a loop over vectors of filters of a channel; threads divide the channels.
 
-    A vector is the number of its filters and those after it, the addresses of the first filter's
-    taps and of the vector at the first position, and whether filters lack the last row, and column.
+    A vector is the number of its filters and those after it, and the addresses of the first
+    filter's taps and of the vector at the first position. Of the words behind these, one is more
+    than 0 where filters lack the last row, the other where they lack the last column.
     """
     begin, end = chunk(f.inputs, *k.thread())
     with k.loop(f.panels) as panel:
