@@ -99,13 +99,13 @@ class WinogradConvolution(BlockedKernel):
 
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Copy new offsets, one for each output channel; the initial offsets are zeros."""
-        self._phases(self._offsets)[...] = offsets
+        self._by_phase(self._offsets)[...] = offsets
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Copy new slopes of negative sums: one for each output channel, or one for all."""
-        self._phases(self._rectifier)[...] = slopes
+        self._by_phase(self._rectifier)[...] = slopes
 
-    def _phases(self, numbers: np.ndarray) -> np.ndarray:
+    def _by_phase(self, numbers: np.ndarray) -> np.ndarray:
         """Return the numbers of the output's phases and channels as a matrix."""
         return numbers[: self.tiling.filters].reshape(self.tiling.phases, -1)
 

@@ -142,7 +142,7 @@ def _taps(of: Filtering, lacks: list[Word]) -> Iterator[tuple[int, list[Word]]]:
         yield FLOAT * (y * down * row + x * across), lacking
 
 
-def _phases(of: Filtering) -> list[tuple[int, int, int]]:
+def _phase_filters(of: Filtering) -> list[tuple[int, int, int]]:
     """Return bytes to the filter of each phase of a window; 1 if a row, a column is missing."""
     (rows, columns), row = of.stride, of.across.window
     return [
@@ -156,7 +156,7 @@ def _values(tiling: WinogradSchedule) -> Values:
 
     The outputs of the gradient of an input are the parameter's inputs.
     """
-    of, phases, whole = tiling.filtering, _phases(tiling.filtering), [(0, 0, 0)]
+    of, phases, whole = tiling.filtering, _phase_filters(tiling.filtering), [(0, 0, 0)]
     inputs, outputs = tiling.channels // tiling.groups, tiling.filters // tiling.groups
     planes, plane_bytes = range(tiling.depth.taps), math.prod(of.window) * FLOAT
     channels, tap_bytes = inputs // len(planes), len(planes) * plane_bytes

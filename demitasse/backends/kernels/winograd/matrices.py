@@ -115,7 +115,7 @@ class Filtering(NamedTuple):
         return f"{self.down}x{self.across}"
 
 
-def has_filtering(kernel: tuple[int, ...], stride: tuple[int, ...] = (1, 1)) -> bool:
+def has_filtering(kernel: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     """Return whether windows of these rows and columns have matrices."""
     taps = {-(-window // step) for window, step in zip(kernel, stride, strict=True)}
     return len(kernel) == 2 and FINITE.keys() >= taps != {1}

@@ -146,7 +146,7 @@ class TiledFields(ImageFields):
         """Return the fields of images that are ``read``, or of written ones."""
         pad, depth = (tiling.pad, tiling.depth) if read else (tiling.margin, FLAT)
         step = tiling.filtering.stride if read != (tiling.phases > 1) else (1, 1)
-        phases = _phases(images, pad, step)
+        phases = _stride_phases(images, pad, step)
         parts = [(tap, *phase) for tap in range(depth.taps) for phase in phases]
         table = [
             (FLOAT * (start + first), FLOAT * (images.shape[1] * part + first), tap, *sizes)
@@ -187,7 +187,7 @@ class TiledFields(ImageFields):
             yield Phase(image, start, rows, columns, top, left), channel, into, tap
 
 
-def _phases(
+def _stride_phases(
     images: Images, pad: tuple[int, int], step: tuple[int, int]
 ) -> list[tuple[int, int, int, int, int]]:
     """Return the first element, zeros above and before, rows, and columns of a stride's phases."""
