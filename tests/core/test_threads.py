@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 
-from demitasse import Net, Solver
-from demitasse.backends.numpy import updates
+from demitasse import Net
 from demitasse.core.threads import Pool
-from demitasse.errors import DeviceError, ErrorCode, SnapshotError
+from demitasse.errors import DeviceError, ErrorCode
 from demitasse.io.data.databases.writing import write_database
 from demitasse.io.data.threads import Threads, map_ahead
-from demitasse.io.proto import NetParameter, SolverParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.net import build
 
 NET = """
@@ -89,23 +88,6 @@ def test_threads_are_used_again_when_there_are_some(no_threads, monkeypatch):
 
     assert threads.map(str, [1, 2]) == ["1", "2"]
     threads.close()
-
-
-def test_a_solver_whose_update_failed_does_not_continue(monkeypatch):
-    param = parse_text('base_lr: 0.1 lr_policy: "fixed"', SolverParameter)
-    param.net_param.CopyFrom(parse_text(NET, NetParameter))
-
-    def refuse(*arguments):
-        raise DeviceError("no memory", code=ErrorCode.LIMIT, resource="memory")
-
-    with Solver(param, device="numpy") as solver:
-        with monkeypatch.context() as patch:
-            patch.setattr(updates, "_update", refuse)
-            with expect_error(DeviceError, ErrorCode.LIMIT, resource="memory"):
-                solver.step(1)
-
-        with pytest.raises(SnapshotError):
-            solver.step(1)
 
 
 def test_first_values_say_so_and_are_made_later(no_threads, monkeypatch):

@@ -9,7 +9,8 @@ import pytest
 from expect_error import expect_error
 
 from demitasse import Solver
-from demitasse.errors import ConfigError, ErrorCode, NetError, SnapshotError
+from demitasse.backends.numpy import updates
+from demitasse.errors import ConfigError, DeviceError, ErrorCode, NetError, SnapshotError
 from demitasse.training.report import TrainReport
 
 # The patterns by which Caffe's parse_log finds its numbers.
@@ -402,3 +403,17 @@ def test_a_stopped_solver_can_be_tested(fields):
     [results] = solver.test_all()
 
     assert results
+
+
+def test_a_solver_whose_update_failed_does_not_continue(fields, monkeypatch):
+    def refuse(*arguments):
+        raise DeviceError("no memory", code=ErrorCode.LIMIT, resource="memory")
+
+    with Solver(fields(""), device="numpy") as solver:
+        with monkeypatch.context() as patch:
+            patch.setattr(updates, "_update", refuse)
+            with expect_error(DeviceError, ErrorCode.LIMIT, resource="memory"):
+                solver.step(1)
+
+        with pytest.raises(SnapshotError):
+            solver.step(1)
