@@ -298,8 +298,7 @@ def _kernel(
     Of memory that is read after the product, a step prefetches some lines ``ahead``, 0 for none.
     With ``touches``, pixels are read in their order before tiles of them are.
     """
-    rows, lines = of.most, ahead or LINES
-    panel_bytes = panels.vectors * k.vector_bytes
+    rows, panel_bytes = of.most, panels.vectors * k.vector_bytes
     x_bytes, y_bytes = f.x.column_stride * FLOAT, f.y.column_stride * FLOAT
     with each_part(k, f) as part:
         x = f.x.at + part.group * f.channels * FLOAT
@@ -320,11 +319,12 @@ def _kernel(
                 length = copied[1] * ((copied[3] + 1) // 2 if bf16 else copied[3])
                 if not in_place:
                     copy_windows(k, f, part, copied, tiles * rows, bf16=bf16)
+                even = k.prefetch_step(panel_bytes * UNROLLED, tiles)
 
                 def write_panel(panel: Word, masks: Masks) -> None:
                     place = part.group * f.filter_count * FLOAT + panel * panel_bytes
                     filters = part.filters + (panel * f.terms + term) * panel_bytes
-                    following, step = filters + f.terms * panel_bytes, k.word(lines * LINE_BYTES)
+                    following, step = filters + f.terms * panel_bytes, even
                     if ahead:
                         of_panel = tiles * (length // UNROLLED) * f.ahead_step
                         after = f.ahead + (panel - f.quiet) * of_panel
@@ -342,7 +342,7 @@ def _kernel(
                         lefts = _row_places(k, of.row_bytes or x_bytes, rows)
                         sums, fetched = product_sums(
                             k, length, left, lefts, FLOAT, filters, panel_bytes, len(masks),
-                            UNROLLED, fetched, step, lines, bf16=bf16,
+                            UNROLLED, fetched, step, ahead, bf16=bf16,
                         )  # fmt: skip
                         # known behind the innermost loop, so that no register holds them in it
                         if in_place:

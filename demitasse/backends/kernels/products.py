@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.kernel import FEWEST_TILES, Kernel
 from demitasse.backends.kernels.language.values import LINE_BYTES, Vector, Word, fma, pair_fma
 
 ROWS = {4: {1: 16, 2: 12, 3: 8, 4: 6}, 8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
@@ -66,14 +66,13 @@ def multiply(
 
 
 LINES = 2
-"""Lines that an unrolled step prefetches."""
+"""Lines that an unrolled step prefetches of other memory than panels."""
 
 
 def product_sums(
     k: Kernel, length: Word, left: Word, rows: Sequence[Word | int], left_bytes: Word | int,
     right: Word, right_bytes: Word | int, vectors: int, unrolled: int,
-    words: Sequence[Word] = (), step_bytes: Word | int = LINES * LINE_BYTES, lines: int = LINES,
-    *, bf16: bool = False,
+    words: Sequence[Word] = (), step_bytes: Word | int = 0, lines: int = 0, *, bf16: bool = False,
 ) -> tuple[list[Vector], list[Word]]:  # fmt: skip
     """Return the sums of rows times a panel, row after row: the micro-kernel of products.
 
@@ -89,7 +88,7 @@ def product_sums(
         unrolled: Terms of a step of the innermost loop.
         words: Address from which unrolled steps prefetch, if any; the next is returned.
         step_bytes: Bytes from what a step prefetches to the next's.
-        lines: Lines that a step prefetches.
+        lines: Lines that a step prefetches; 0 for as many as ``Kernel.prefetch_step`` needs.
         bf16: Whether numbers and elements of vectors are pairs of bfloat16.
     """
 
@@ -99,7 +98,8 @@ def product_sums(
         with k.loop(end, begin, right_bytes * count, vectors=sums, words=words) as loop:
             here, *ahead = loop.words
             if count > 1:
-                for line in range(lines * len(ahead)):
+                own = math.ceil(count * vectors * k.vector_bytes / (FEWEST_TILES * LINE_BYTES))
+                for line in range((lines or own) * len(ahead)):
                     k.prefetch(ahead[0] + LINE_BYTES * line, cache=2)
                 ahead = [one + step_bytes for one in ahead]
             for step in range(count):

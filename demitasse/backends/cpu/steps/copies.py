@@ -1,4 +1,4 @@
-"""Slice, Concat, Crop, Split, Permute and ShuffleChannel."""
+"""Slice, Concat, Split, Permute and ShuffleChannel."""
 
 import math
 from collections.abc import Sequence
@@ -16,12 +16,6 @@ from demitasse.backends.cpu.layout import Layout, c_order
 from demitasse.backends.cpu.step import CpuStep, O
 from demitasse.backends.cpu.steps.elementwise import IMAGES, summed
 from demitasse.backends.step import Operand, Operands, decline_if, share
-
-
-def like(whole: Layout, shape: tuple[int, ...]) -> Layout:
-    """Return the layout of a part: in C order if the whole is, else with its channels last."""
-    return layouts.plain(shape) if whole.plain else layouts.innermost(shape, 1)
-
 
 P = TypeVar("P", ops.Slice, ops.Concat)
 
@@ -70,7 +64,8 @@ class SliceStep(_PartsStep[ops.Slice]):
             whole = layouts.innermost(op.bottom, 1)
         lengths = [last - first for first, last in pairwise(op.ends)]
         shapes = [(*op.bottom[:axis], length, *op.bottom[axis + 1 :]) for length in lengths]
-        self.parts = [(top, like(whole, one)) for top, one in zip(self.at.top, shapes, strict=True)]
+        own = [layouts.plain(one) if whole.plain else layouts.innermost(one, 1) for one in shapes]
+        self.parts = [*zip(self.at.top, own, strict=True)]
         self.whole = bottom, whole
         self.forward_calls = self.copies(*self.whole, joins=False)
 
@@ -100,25 +95,6 @@ class ConcatStep(_PartsStep[ops.Concat]):
         known = self.expected(top, diff=True), self.y, layouts.plain(top.shape)
         make = partial(self.copies, top, joins=False, diff=True, wanted=at.propagate_down)
         _, self.backward_calls = first_suitable(known, make)
-
-
-class CropStep(CpuStep[ops.Crop]):
-    """The top has its channels last, unless the bottom is in C order."""
-
-    needs_bottom = True
-    portable_gradient = True
-
-    def prepare(self) -> None:
-        expected = self.expected(self.at.bottom[0], self.op.bottom)
-        known = layouts.candidates(expected)
-        if len(self.op.bottom) < IMAGES:
-            known = known[-1:]
-        self.forward_calls = [first_suitable(known, self._copy)[1]]
-
-    def _copy(self, layout: Layout) -> KernelCall:
-        shape = self.op.top
-        here = layout.part(shape, tuple(self.op.first))
-        return copy_call(self.engine, *self.in_and_out(layout, like(layout, shape)), here)
 
 
 class SplitStep(CpuStep[ops.Split]):

@@ -28,11 +28,15 @@ from demitasse.backends.kernels.language.values import (
     Word,
     call_function,
     chunk,
+    maximum,
     minimum,
     permuted,
 )
 
 BYTE, SHORT, INDEX = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+
+FEWEST_TILES = 4
+"""Tiles that prefetch all of the next tiles' data."""
 
 
 class Loop:
@@ -272,6 +276,13 @@ class Kernel(Routine):
         line = self._b.inttoptr(address.llvm, ir.PointerType(BYTE))
         use, near, data = (ir.Constant(INDEX, number) for number in (0, 4 - cache, 1))
         call_function(self._b, "llvm.prefetch.p0i8", ir.VoidType(), line, use, near, data)
+
+    def prefetch_step(self, size: int, tiles: Word) -> Word:
+        """Return the bytes that a step of a tile prefetches, of ``size`` that it reads itself.
+
+        All ``tiles`` prefetch the next tiles' data evenly, since products wait for faster reads.
+        """
+        return minimum(size // FEWEST_TILES, (tiles + (size - 1)) // maximum(tiles, 1))
 
     @contextmanager
     def each_line(self, begin: Word, size: Word) -> Iterator[Word]:

@@ -125,14 +125,17 @@ def _write(k: Kernel, vectors: int, rows: int, *, adds: bool) -> None:
     a, a_row_bytes, a_column_bytes, b, b_row_bytes, c, c_row_bytes, count, length, again = (
         k.arguments
     )
+    unrolled, words, step = 1, [], k.word(0)
     if not adds:
         a_column_bytes, b_row_bytes = k.word(FLOAT), k.word(k.vector_bytes * vectors)
+        unrolled, words = UNROLLED[k.width], [b + length * b_row_bytes]  # the next panel
+        step = k.prefetch_step(unrolled * k.vector_bytes * vectors, (count + (rows - 1)) // rows)
 
-    with k.loop(count, 0, rows) as tile:
+    with k.loop(count, 0, rows, words=words) as tile:
         first = minimum(tile.i, count - rows)  # the last tile begins early
-        sums, _ = product_sums(
+        sums, tile.words = product_sums(
             k, length, a + first * a_row_bytes, [a_row_bytes * row for row in range(rows)],
-            a_column_bytes, b, b_row_bytes, vectors, 1 if adds else UNROLLED[k.width],
+            a_column_bytes, b, b_row_bytes, vectors, unrolled, tile.words, step,
         )  # fmt: skip
         for row in range(rows):
             target = c + (first + row) * c_row_bytes
