@@ -36,7 +36,7 @@ from demitasse.backends.kernels.language.values import (
 BYTE, SHORT, INDEX = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 FEWEST_TILES = 4
-"""Tiles that prefetch all of the next tiles' data."""
+"""Tiles that share the prefetches of as much as each of them reads, at least."""
 
 
 class Loop:
@@ -278,9 +278,9 @@ class Kernel(Routine):
         call_function(self._b, "llvm.prefetch.p0i8", ir.VoidType(), line, use, near, data)
 
     def prefetch_step(self, size: int, tiles: Word) -> Word:
-        """Return the bytes that a step of a tile prefetches, of ``size`` that it reads itself.
+        """Return the bytes that each step of ``tiles`` prefetches; a step reads ``size`` bytes.
 
-        All ``tiles`` prefetch the next tiles' data evenly, since products wait for faster reads.
+        The tiles share the prefetches evenly: in bursts, these would delay the products.
         """
         return minimum(size // FEWEST_TILES, (tiles + (size - 1)) // maximum(tiles, 1))
 
