@@ -27,6 +27,7 @@ LOWERINGS: Lowerings = {
     ops.BatchNorm: (_step("norm", "NormStep"), *NUMPY[ops.BatchNorm]),
     ops.Concat: (_step("copies", "ConcatStep"),),
     ops.Conv: (ConvStep, *NUMPY[ops.Conv]),
+    ops.Crop: (_step("copies", "CropStep"),),
     ops.Deconv: (_step("deconvolution", "DeconvStep"), *NUMPY[ops.Deconv]),
     ops.Dropout: (_step("elementwise", "DropoutStep"),),
     ops.Eltwise: (_step("elementwise", "SumStep"), _step("elementwise", "CombinationStep")),

@@ -1,4 +1,4 @@
-"""Slice, Concat, Split, Permute and ShuffleChannel."""
+"""Slice, Concat, Crop, Split, Permute and ShuffleChannel."""
 
 import math
 from collections.abc import Sequence
@@ -95,6 +95,19 @@ class ConcatStep(_PartsStep[ops.Concat]):
         known = self.expected(top, diff=True), self.y, layouts.plain(top.shape)
         make = partial(self.copies, top, joins=False, diff=True, wanted=at.propagate_down)
         _, self.backward_calls = first_suitable(known, make)
+
+
+class CropStep(CpuStep[ops.Crop]):
+    """Channels last, unless the bottom is in C order."""
+
+    needs_bottom = portable_gradient = True
+
+    def prepare(self) -> None:
+        own, top = self.expected(self.at.bottom[0], self.op.bottom), self.op.top
+        last = not own.plain and len(top) >= IMAGES
+        x, y = map(partial(layouts.innermost, axis=1) if last else layouts.plain, (own.shape, top))
+        ends, part = self.in_and_out(x, y), x.part(top, tuple(self.op.first))
+        self.forward_calls = [copy_call(self.engine, *ends, part)]
 
 
 class SplitStep(CpuStep[ops.Split]):

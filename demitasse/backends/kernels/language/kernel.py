@@ -278,10 +278,7 @@ class Kernel(Routine):
         call_function(self._b, "llvm.prefetch.p0i8", ir.VoidType(), line, use, near, data)
 
     def prefetch_step(self, size: int, tiles: Word) -> Word:
-        """Return the bytes that each step of ``tiles`` prefetches; a step reads ``size`` bytes.
-
-        The tiles share the prefetches evenly: in bursts, these would delay the products.
-        """
+        """Return the bytes that each step of ``tiles`` prefetches evenly; it reads ``size``."""
         return minimum(size // FEWEST_TILES, (tiles + (size - 1)) // maximum(tiles, 1))
 
     @contextmanager
