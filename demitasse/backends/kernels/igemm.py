@@ -39,7 +39,7 @@ from demitasse.backends.kernels.language.values import (
     chunk,
     minimum,
 )
-from demitasse.backends.kernels.products import LINES, ROWS, panel_vectors, product_sums, tile_rows
+from demitasse.backends.kernels.products import ROWS, panel_vectors, product_sums, tile_rows
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.step import decline_if
 
@@ -78,6 +78,9 @@ output."""
 
 UNROLLED = 4
 """Steps of the innermost loop."""
+
+LINES = 2
+"""Lines that an unrolled step prefetches of memory that is read after the product."""
 
 LAST = 4
 """With one part in so many of the panels, the last, memory is prefetched that is read next."""

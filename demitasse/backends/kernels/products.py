@@ -65,10 +65,6 @@ def multiply(
             totals[place] = (pair_fma if bf16 else fma)(number, column, totals[place])
 
 
-LINES = 2
-"""Lines that an unrolled step prefetches of other memory than panels."""
-
-
 def product_sums(
     k: Kernel, length: Word, left: Word, rows: Sequence[Word | int], left_bytes: Word | int,
     right: Word, right_bytes: Word | int, vectors: int, unrolled: int,
@@ -98,8 +94,8 @@ def product_sums(
         with k.loop(end, begin, right_bytes * count, vectors=sums, words=words) as loop:
             here, *ahead = loop.words
             if count > 1:
-                own = math.ceil(count * vectors * k.vector_bytes / (FEWEST_TILES * LINE_BYTES))
-                for line in range((lines or own) * len(ahead)):
+                even = math.ceil(count * vectors * k.vector_bytes / (FEWEST_TILES * LINE_BYTES))
+                for line in range((lines or even) * len(ahead)):
                     k.prefetch(ahead[0] + LINE_BYTES * line, cache=2)
                 ahead = [one + step_bytes for one in ahead]
             for step in range(count):

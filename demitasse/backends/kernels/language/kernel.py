@@ -36,7 +36,7 @@ from demitasse.backends.kernels.language.values import (
 BYTE, SHORT, INDEX = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 FEWEST_TILES = 4
-"""Tiles that share the prefetches of as much as each of them reads, at least."""
+"""Least number of tiles that share the prefetches of a panel: bursts delay the products."""
 
 
 class Loop:
@@ -278,7 +278,7 @@ class Kernel(Routine):
         call_function(self._b, "llvm.prefetch.p0i8", ir.VoidType(), line, use, near, data)
 
     def prefetch_step(self, size: int, tiles: Word) -> Word:
-        """Return the bytes that each step of ``tiles`` prefetches evenly; it reads ``size``."""
+        """Return bytes that a step, which reads ``size``, prefetches if ``tiles`` share a panel."""
         return minimum(size // FEWEST_TILES, (tiles + (size - 1)) // maximum(tiles, 1))
 
     @contextmanager
