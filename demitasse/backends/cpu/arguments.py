@@ -251,14 +251,11 @@ class GradArg(OutputArg):
     """A parameter's gradient: overwritten where it was cleared, added to otherwise."""
 
     __slots__ = ("_part",)
+    layout_use = None
 
     def __init__(self, blob: Operand, layout: Layout, *, diff: bool = True) -> None:
         super().__init__(blob, layout, diff=diff)
         self._part: np.ndarray | None = None
-
-    @property
-    def layout_use(self) -> None:
-        return None
 
     def array(self) -> np.ndarray:
         self._part = None

@@ -17,6 +17,12 @@ from demitasse.backends.cpu.step import CpuStep, O
 from demitasse.backends.cpu.steps.elementwise import IMAGES, summed
 from demitasse.backends.step import Operand, Operands, decline_if, share
 
+
+def like(whole: Layout, shape: tuple[int, ...]) -> Layout:
+    """Return the layout of a part: in C order if the whole is, else with its channels last."""
+    return layouts.plain(shape) if whole.plain else layouts.innermost(shape, 1)
+
+
 P = TypeVar("P", ops.Slice, ops.Concat)
 
 
@@ -64,8 +70,7 @@ class SliceStep(_PartsStep[ops.Slice]):
             whole = layouts.innermost(op.bottom, 1)
         lengths = [last - first for first, last in pairwise(op.ends)]
         shapes = [(*op.bottom[:axis], length, *op.bottom[axis + 1 :]) for length in lengths]
-        own = [layouts.plain(one) if whole.plain else layouts.innermost(one, 1) for one in shapes]
-        self.parts = [*zip(self.at.top, own, strict=True)]
+        self.parts = [(top, like(whole, one)) for top, one in zip(self.at.top, shapes, strict=True)]
         self.whole = bottom, whole
         self.forward_calls = self.copies(*self.whole, joins=False)
 
@@ -98,30 +103,33 @@ class ConcatStep(_PartsStep[ops.Concat]):
 
 
 class CropStep(CpuStep[ops.Crop]):
-    """Channels last, unless the bottom is in C order."""
+    """The top has its channels last, unless the bottom is in C order."""
 
-    needs_bottom = portable_gradient = True
+    needs_bottom = True
+    portable_gradient = True
 
     def prepare(self) -> None:
-        own, top = self.expected(self.at.bottom[0], self.op.bottom), self.op.top
-        last = not own.plain and len(top) >= IMAGES
-        x, y = map(partial(layouts.innermost, axis=1) if last else layouts.plain, (own.shape, top))
-        ends, part = self.in_and_out(x, y), x.part(top, tuple(self.op.first))
-        self.forward_calls = [copy_call(self.engine, *ends, part)]
+        expected = self.expected(self.at.bottom[0], self.op.bottom)
+        known = layouts.candidates(expected)
+        if len(self.op.bottom) < IMAGES:
+            known = known[-1:]
+        self.forward_calls = [first_suitable(known, self._copy)[1]]
+
+    def _copy(self, layout: Layout) -> KernelCall:
+        shape = self.op.top
+        here = layout.part(shape, tuple(self.op.first))
+        return copy_call(self.engine, *self.in_and_out(layout, like(layout, shape)), here)
 
 
 class SplitStep(CpuStep[ops.Split]):
     """The gradient is a sum in the first of the readers' layouts that is not C order."""
 
     replayable = True  # no elements are looked at
+    code = "shared memory"
 
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_if(not op.shape, "0 axes; kernels take 1 to 12")
-
-    @property
-    def code(self) -> str:
-        return "shared memory"
 
     def forward(self) -> None:
         share(self.at)

@@ -219,6 +219,7 @@ class MVNStep(CpuStep[ops.MVN]):
     """In the layout of the bottom, or with the channels last; in place or not."""
 
     backward_replayable = False
+    backward_code = "numpy"
 
     def __init__(self, engine: Engine, op: ops.MVN, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -235,10 +236,6 @@ class MVNStep(CpuStep[ops.MVN]):
         kernel = PlaneNorm(images, self.op.eps, tuning)
         self.forward_calls = [KernelCall(self.engine, kernel, *self.in_and_out(layout, layout))]
         self._deviations = kernel.deviations
-
-    @property
-    def backward_code(self) -> str:
-        return "numpy"
 
     def backward(self) -> None:
         at = self.at

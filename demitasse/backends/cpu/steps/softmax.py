@@ -49,6 +49,7 @@ class SoftmaxLossStep(CpuStep[ops.SoftmaxLoss]):
     """
 
     replayable = backward_replayable = False
+    backward_code = "numpy"
 
     def __init__(self, engine: Engine, op: ops.SoftmaxLoss, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -85,10 +86,6 @@ class SoftmaxLossStep(CpuStep[ops.SoftmaxLoss]):
             loss[~counted] = 0.0
         total = np.add.reduce(loss) / self._divisor(counted)
         self.at.top[0].buffer()[...] = total
-
-    @property
-    def backward_code(self) -> str:
-        return "numpy"
 
     def backward(self) -> None:
         at = self.at
