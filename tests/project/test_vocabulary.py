@@ -6,8 +6,7 @@
 import ast
 import re
 import tomllib
-from collections import Counter
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,15 @@ SENTENCE = re.compile(r"[a-z]{2,}[, ]+(?:[a-z]+[, ]+)+[a-z]{2,}")
 """Three words of prose or more, in lower case."""
 
 
-@cache
-def trees(folder: str) -> dict[Path, ast.Module]:
-    """Return the syntax tree of each file in a folder, without generated code."""
-    files = sorted((ROOT / folder).rglob("*.py"))
-    return {
-        file.relative_to(ROOT / folder): ast.parse(file.read_text(encoding="utf-8"))
-        for file in files
-        if not file.name.endswith("_pb2.py")
-    }
+def trees(folder: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Yield each file in a folder, without generated code, and its syntax tree.
+
+    The trees have millions of nodes. None is kept, because every later search for garbage would
+    look through them.
+    """
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        if not file.name.endswith("_pb2.py"):
+            yield file.relative_to(ROOT / folder), ast.parse(file.read_text(encoding="utf-8"))
 
 
 def room(path: Path) -> str:
@@ -70,7 +69,7 @@ def test_the_package_does_not_grow():
 
 def test_no_docstring_begins_with_a_question_word():
     found: dict[str, list[str]] = {}
-    for path, tree in trees("demitasse").items():
+    for path, tree in trees("demitasse"):
         for line, text in docstrings(tree):
             if OPENER.match(text):
                 entry = f"  {path}:{line}: {text.splitlines()[0]}"
@@ -79,22 +78,21 @@ def test_no_docstring_begins_with_a_question_word():
     assert not (over := over_limits(found, TABLE["openers"])), "\n".join(over)
 
 
-def definitions(folder: str) -> Counter[str]:
-    """Count modules, classes and functions of a folder by name, private ones included."""
-    names: Counter[str] = Counter()
-    for path, tree in trees("demitasse").items():
-        if not path.is_relative_to(folder):
-            continue
-        names[path.stem] += 1
-        names.update(path.parent.parts)
-        kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        names.update(node.name.lstrip("_") for node in ast.walk(tree) if isinstance(node, kinds))
-    return names
+@pytest.fixture(scope="module")
+def definitions() -> dict[Path, set[str]]:
+    """Names of each file's module, packages, classes and functions, private ones included."""
+    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    return {
+        path: {path.stem, *path.parent.parts}
+        | {node.name.lstrip("_") for node in ast.walk(tree) if isinstance(node, kinds)}
+        for path, tree in trees("demitasse")
+    }
 
 
 @pytest.mark.parametrize("folder", TABLE["old"])
-def test_no_module_class_or_function_has_an_old_name(folder):
-    names = definitions(folder.replace(".", "/"))
+def test_no_module_class_or_function_has_an_old_name(folder, definitions):
+    inside = folder.replace(".", "/")
+    names = set().union(*(own for path, own in definitions.items() if path.is_relative_to(inside)))
     pairs = TABLE["old"][folder]
 
     old = [f"  {name} is now {new}" for name, new in pairs.items() if name in names]
@@ -118,7 +116,7 @@ def sentences_of_match(tree: ast.Module):
 
 def test_no_test_matches_a_sentence():
     found: dict[str, list[str]] = {}
-    for path, tree in trees("tests").items():
+    for path, tree in trees("tests"):
         for line in sentences_of_match(tree):
             found.setdefault(room(path), []).append(f"  tests/{path}:{line}")
 
