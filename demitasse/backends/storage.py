@@ -9,6 +9,10 @@ from typing import Literal
 
 import numpy as np
 
+from demitasse.core.log import get_logger
+
+log = get_logger(__name__)
+
 Stored = Literal["float", "half", "bfloat16"]
 """Storage of a net's values on a device; "float" is the compute dtype."""
 
@@ -18,8 +22,6 @@ ARRAYS: Mapping[str, str] = {"half": "float16", "bfloat16": "uint16"}  # array d
 
 INFINITE: Mapping[str, np.uint16] = {"half": np.uint16(0x7C00), "bfloat16": np.uint16(0x7F80)}
 """Bits of infinity."""
-
-MAGNITUDE = np.uint16(0x7FFF)  # all bits but that of the sign
 
 ROUND, QUIET, FRACTION = np.uint32(0x7FFF), np.uint16(0x0040), np.uint32(16)
 
@@ -53,10 +55,20 @@ def narrowed(host: np.ndarray, kind: str) -> np.ndarray:
     return np.where(np.isnan(host), upper | QUIET, rounded)
 
 
-def count_overflows(host: np.ndarray, narrow: np.ndarray, kind: str) -> int:
-    """Return how many float32 numbers are finite, and infinite in 16 bits. Shapes: the same."""
-    infinite = (narrow.view(np.uint16) & MAGNITUDE) == INFINITE[kind]
-    return int(np.count_nonzero(infinite & np.isfinite(host)))
+def narrowed_parameter(host: np.ndarray, kind: str, name: str, count: int) -> np.ndarray:
+    """Return a parameter's numbers in 16 bits, and log how many of its ``count`` are too large.
+
+    Shapes: any, with padding -> the same.
+    """
+    narrow = narrowed(host, kind)
+    infinite = (narrow.view(np.uint16) & 0x7FFF) == INFINITE[kind]  # without the sign
+    if beyond := np.count_nonzero(infinite & np.isfinite(host)):
+        log.warning(
+            "%d of %d values of parameter %r are too large for storage %r, and infinite in what "
+            "is computed with them",
+            beyond, count, name, kind,
+        )  # fmt: skip
+    return narrow
 
 
 def widen_into(narrow: np.ndarray, kind: str, host: np.ndarray) -> None:

@@ -120,7 +120,7 @@ def choose_storage(storage: Stored | None, device: Device, dtype: str, phase: st
         has = ", ".join(device.backend.storages)
         message = (
             f"got storage {chosen!r}{asked}, expected one that {device} has: {has}; GPUs have all, "
-            "cpu also bfloat16 where the processor has AVX512_BF16 and kernels are compiled"
+            "cpu also half where kernels are compiled, and bfloat16 on processors with AVX512_BF16"
         )
         raise fault(ErrorCode.UNSUPPORTED, message)
     if chosen != "float" and phase == "TRAIN" and not device.backend.trains_narrow:

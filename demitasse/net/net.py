@@ -79,8 +79,8 @@ class Net:
         rank: Index of this data-parallel worker, below ``world_size``.
         world_size: Number of data-parallel workers.
         storage: Storage of blobs and weights on a GPU: "float", or "half" or "bfloat16" with 16
-            bits; None asks the configuration. On ``cpu``, "bfloat16" in phase TEST multiplies in
-            bfloat16; blobs and sums are float32.
+            bits; None asks the configuration. On ``cpu``, in phase TEST, "bfloat16" multiplies in
+            bfloat16, and "half" is for weights of InnerProduct; blobs and sums are float32.
         force_backward: Whether ``backward`` computes the gradients of all blobs, also of inputs,
             and from outputs without a loss; None takes the file's field.
         verify: Whether to compare every Step of a pass with portable code on the same inputs, for

@@ -187,14 +187,19 @@ def test_without_llvmlite_numpy_runs_everything(phase):
     assert max(map(float, errors)) < 1e-4
 
 
+AVX2 = {"avx2", "fma", "f16c"}
+"""Instruction sets of vectors of 8 floats."""
+
+
 @pytest.mark.parametrize(
     ("machine", "most", "has", "width"),
     [
-        ("x86_64", "", {"avx2", "fma", *target.AVX512}, 16),
-        ("x86_64", "AVX2", {"avx2", "fma", *target.AVX512}, 8),
-        ("x86_64", "avx512_core_vnni", {"avx2", "fma"}, 8),
-        ("x86_64", "SSE41", {"avx2", "fma"}, 0),
-        ("x86_64", "", {"avx2"}, 0),
+        ("x86_64", "", {*AVX2, *target.AVX512}, 16),
+        ("x86_64", "AVX2", {*AVX2, *target.AVX512}, 8),
+        ("x86_64", "avx512_core_vnni", AVX2, 8),
+        ("x86_64", "SSE41", AVX2, 0),
+        ("x86_64", "", {"avx2", "fma"}, 0),
+        ("x86_64", "", {"avx2", "f16c"}, 0),
         ("aarch64", "", {"asimd", "fp"}, 4),
         ("aarch64", "", {"fp"}, 0),
         ("", "", None, 0),

@@ -369,7 +369,7 @@ def test_there_is_no_backward_pass(kind):
 @pytest.mark.parametrize(
     ("device", "storage", "code", "mentions"),
     [
-        ("cpu", "half", ErrorCode.UNSUPPORTED, "cpu"),
+        ("strict:device1", "half", ErrorCode.UNSUPPORTED, "strict:device1"),
         ("numpy", "bfloat16", ErrorCode.UNSUPPORTED, "numpy"),
         ("numpy", "int8", ErrorCode.UNKNOWN, ["float", "half", "bfloat16"]),
     ],

@@ -20,7 +20,7 @@ from demitasse.backends.kernels.language.call_recorder import CallRecorder
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
-from demitasse.backends.storage import Stored
+from demitasse.backends.storage import STORAGES, Stored
 from demitasse.backends.updates import UpdateKernels
 from demitasse.core.config import settings
 
@@ -79,9 +79,11 @@ class CpuBackend(NumpyBackend):
 
     @property
     def storages(self) -> tuple[Stored, ...]:
-        # blobs stay float32; products are of bfloat16
-        bf16 = self.engine.tuning.as_set(wanted(), "bfloat16").bf16
-        return ("float", "bfloat16") if bf16 else ("float",)
+        # blobs stay float32; products of few rows read half, others multiply in bfloat16
+        tuning = self.engine.tuning.as_set(wanted(), "bfloat16")
+        if not tuning.width:
+            return ("float",)
+        return STORAGES if tuning.bf16 else ("float", "half")
 
     @cached_property
     def engine(self) -> Engine:

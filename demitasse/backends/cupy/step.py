@@ -11,10 +11,7 @@ from demitasse.backends.cupy.layout import ChannelsLast, channels_last, reads_ch
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.ops import Op
 from demitasse.backends.step import LayoutUse, Operand, Operands, Saved, Step, decline_if
-from demitasse.backends.storage import Stored, array_dtype, count_overflows, narrowed
-from demitasse.core.log import get_logger
-
-log = get_logger(__name__)
+from demitasse.backends.storage import Stored, array_dtype, narrowed_parameter
 
 
 def stored_operands(
@@ -125,7 +122,6 @@ class StoredParameter(_Stored):
         self._dtype = "float32" if form.storage == "float" else form.storage
         self._copy: Array | None = None
         self._known: tuple[object, int, int] | None = None
-        self._warned = False
 
     @property
     def nbytes(self) -> int:
@@ -173,15 +169,7 @@ class StoredParameter(_Stored):
     def _rounded(self, given: np.ndarray) -> np.ndarray:
         if self._storage == "float":
             return given
-        host = narrowed(given, self._storage)
-        if not self._warned and (beyond := count_overflows(given, host, self._storage)):
-            self._warned = True
-            log.warning(
-                "%d of %d values of parameter %r are too large for storage %r, and infinite in "
-                "what is computed with them",
-                beyond, given.size, self._blob.name, self._storage,
-            )  # fmt: skip
-        return host
+        return narrowed_parameter(given, self._storage, self._blob.name, self._blob.count)
 
 
 DTYPES = ("float32", "float64")  # compute dtype of the kernels

@@ -1,6 +1,5 @@
 """Products of few rows with a weight in panels, which is read once."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -10,7 +9,7 @@ from demitasse.backends.kernels.bound import BoundKernel, threads_for
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
-from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, minimum
+from demitasse.backends.kernels.language.values import FLOAT, HALF, Word, minimum
 from demitasse.backends.kernels.math_functions import sigmoid, tanh
 from demitasse.backends.kernels.products import product_sums
 from demitasse.backends.kernels.tuning import Tuning
@@ -52,26 +51,26 @@ class RowFields(Struct):
 
 
 @RowFields.kernel("few_rows")
-def _kernel(k: Kernel, f: RowFields, rows: int, vectors: int, then: str) -> None:
+def _kernel(k: Kernel, f: RowFields, rows: int, vectors: int, then: str, *, half: bool) -> None:
     """Write the kernel; ``then`` is "" for a slope, "limits", or a function."""
-    width = k.width
+    width, each = k.width, HALF if half else FLOAT
     panel_floats, row_bytes = vectors * width, f.length * FLOAT
-    panel_bytes = panel_floats * FLOAT
+    panel_bytes = panel_floats * each
     at_once = max(n for n in range(1, most_vectors(width, rows) + 1) if vectors % n == 0)
-    finished = _finish(k, f, then)
+    functions = {"sigmoid": sigmoid, "tanh": tanh}
+    finished = functions.get(then) or rectifying(k, f.rectifier, None, limited=then == "limits")
     panels = (f.outputs + (panel_floats - 1)) // panel_floats
     products = rows * at_once
     none, unrolled = [k.constant(0.0)] * products, max(1, WRITTEN // products)
     lefts = [row_bytes * i for i in range(rows)]
     with k.parallel_loop(panels) as [panel], k.loop(vectors, 0, at_once) as first:
         place = panel * panel_floats + first.i * width
-        source = f.weight + (panel * f.panel_stride + first.i * width) * FLOAT
+        source = f.weight + (panel * f.panel_stride + first.i * width) * each
         with k.loop(f.length, 0, SUMMED, vectors=none) as part:
             length = minimum(f.length - part.i, SUMMED)
             left, right = f.x + part.i * FLOAT, source + part.i * panel_bytes
-            found, _ = product_sums(
-                k, length, left, lefts, FLOAT, right, panel_bytes, at_once, unrolled
-            )
+            ends = length, left, lefts, FLOAT, right, panel_bytes
+            found, _ = product_sums(k, *ends, at_once, unrolled, half=half)
             part.vectors = [one + more for one, more in zip(part.vectors, found, strict=True)]
         for j in range(at_once):
             here = place + j * width
@@ -80,13 +79,6 @@ def _kernel(k: Kernel, f: RowFields, rows: int, vectors: int, then: str) -> None
             for i, total in enumerate(part.vectors[j::at_once]):
                 target = f.y + (f.outputs * i + here) * FLOAT
                 k.store(finished(total + offset), target, some)
-
-
-def _finish(k: Kernel, f: RowFields, then: str) -> Callable[[Vector], Vector]:
-    """Return a function that writes the epilogue of sums."""
-    if then in ("", "limits"):
-        return rectifying(k, f.rectifier, None, limited=then == "limits")
-    return sigmoid if then == "sigmoid" else tanh
 
 
 def most_vectors(width: int, rows: int) -> int:
@@ -99,7 +91,7 @@ class FewRows(BoundKernel):
 
     Panels have as many outputs, whole vectors, whose columns lie side by side in the weight, and
     ``columns``, at least the ``length`` of a row. A call takes x, y, (rows, outputs), the weight,
-    (panels, columns, panel), and b or None.
+    (panels, columns, panel), and b or None. The weight is in 16 bits if it is ``half``.
 
     Raises:
         ValueError: There are too many rows, or the panels are no whole vectors.
@@ -107,27 +99,23 @@ class FewRows(BoundKernel):
 
     def __init__(
         self, rows: int, length: int, outputs: int, panel: int, columns: int, tuning: Tuning,
-        then: Then = NOTHING,
+        then: Then = NOTHING, *, half: bool = False,
     ) -> None:  # fmt: skip
-        most = MOST_ROWS[tuning.width]
-        if not 1 <= rows <= most or panel % tuning.width:
-            message = (
-                f"{rows} rows and panels of {panel} were given; give 1 to {most}, and whole "
-                f"vectors of {tuning.width}"
-            )
+        most, width = MOST_ROWS[tuning.width], tuning.width
+        if not 1 <= rows <= most or panel % width:
+            message = f"{rows} rows, panels of {panel}; give 1 to {most}, whole vectors of {width}"
             raise ValueError(message)
         rectifier = then if isinstance(then, Rectifier) else NOTHING
         kind = then if isinstance(then, str) else "limits" if then.limited else ""
         self._none = aligned(outputs)
         values = RowFields.values(
-            length=length,
-            panel_stride=panel * columns,
-            outputs=outputs,
+            length=length, panel_stride=panel * columns, outputs=outputs,
             rectifier=rectifier.numbers(),
-        )
-        kernel = _kernel(tuning.width, rows, panel // tuning.width, kind)
+        )  # fmt: skip
+        kernel = _kernel(width, rows, panel // width, kind, half=half)
         threads = threads_for(tuning, length * outputs, FEWEST_EACH)
         super().__init__("few rows", kernel, values, tuning, threads)
+        self.code += "_half" * half
 
     def __call__(self, *arrays: np.ndarray | int | None) -> None:
         *others, offsets = arrays

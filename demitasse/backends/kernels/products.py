@@ -1,7 +1,7 @@
 """Matrix products of kernels, by panels of columns."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from demitasse.backends.kernels.language.kernel import FEWEST_TILES, Kernel
 from demitasse.backends.kernels.language.values import LINE_BYTES, Vector, Word, fma, pair_fma
@@ -69,6 +69,7 @@ def product_sums(
     k: Kernel, length: Word, left: Word, rows: Sequence[Word | int], left_bytes: Word | int,
     right: Word, right_bytes: Word | int, vectors: int, unrolled: int,
     words: Sequence[Word] = (), step_bytes: Word | int = 0, lines: int = 0, *, bf16: bool = False,
+    half: bool = False,
 ) -> tuple[list[Vector], list[Word]]:  # fmt: skip
     """Return the sums of rows times a panel, row after row: the micro-kernel of products.
 
@@ -86,7 +87,10 @@ def product_sums(
         step_bytes: Bytes from what a step prefetches to the next's.
         lines: Lines that a step prefetches; 0 for as many as ``Kernel.prefetch_step`` needs.
         bf16: Whether numbers and elements of vectors are pairs of bfloat16.
+        half: Whether elements of the panel have 16 bits.
     """
+    load: Callable[[Word], Vector] = k.load_halves if half else k.load
+    vector_bytes = k.vector_bytes // 2 if half else k.vector_bytes
 
     def steps(
         sums: list[Vector], words: list[Word], begin: Word, end: Word, count: int
@@ -94,13 +98,13 @@ def product_sums(
         with k.loop(end, begin, right_bytes * count, vectors=sums, words=words) as loop:
             here, *ahead = loop.words
             if count > 1:
-                even = math.ceil(count * vectors * k.vector_bytes / (FEWEST_TILES * LINE_BYTES))
+                even = math.ceil(count * vectors * vector_bytes / (FEWEST_TILES * LINE_BYTES))
                 for line in range((lines or even) * len(ahead)):
                     k.prefetch(ahead[0] + LINE_BYTES * line, cache=2)
                 ahead = [one + step_bytes for one in ahead]
             for step in range(count):
                 panel = loop.i + right_bytes * step
-                columns = [k.load(panel + k.vector_bytes * j) for j in range(vectors)]
+                columns = [load(panel + vector_bytes * j) for j in range(vectors)]
                 numbers = [here + row + left_bytes * step for row in rows]
                 multiply(k, loop.vectors, numbers, columns, bf16=bf16)
             loop.words = [here + left_bytes * count, *ahead]

@@ -84,13 +84,8 @@ class Tuning:
         """
         off = frozenset() if settings.get_often("winograd") else {"winograd"}
         width = self.width if status().ready else 0
-        return replace(
-            self,
-            width=width,
-            threads=threads,
-            bf16=storage == "bfloat16" and has_bf16(width),
-            without=self.without | off,
-        )
+        bf16 = storage == "bfloat16" and has_bf16(width)
+        return replace(self, width=width, threads=threads, bf16=bf16, without=self.without | off)
 
 
 class TunedKernel:

@@ -19,12 +19,12 @@ def in_panels(weight, panel, columns):
     return np.ascontiguousarray(panels.transpose(0, 2, 1))
 
 
-def product(x, weight, offsets, panel, tuning, then=NOTHING):
+def product(x, weight, offsets, panel, tuning, then=NOTHING, dtype="float32"):
     (rows, k), m = x.shape, len(weight)
     got = np.full((rows + 1, m), 77.0, np.float32)
-    run = FewRows(rows, k, m, panel, k + 3, tuning, then)
+    run = FewRows(rows, k, m, panel, k + 3, tuning, then, half=dtype == "float16")
 
-    run(x, got, in_panels(weight, panel, k + 3), offsets)
+    run(x, got, in_panels(weight, panel, k + 3).astype(dtype), offsets)
 
     assert (got[rows:] == 77).all()
     return got[:rows]
@@ -35,14 +35,30 @@ def product(x, weight, offsets, panel, tuning, then=NOTHING):
 @pytest.mark.parametrize("rows", range(1, MOST_ROWS[16] + 1))
 @pytest.mark.parametrize("vectors", [1, 3, 4])
 @pytest.mark.parametrize(("length", "outputs"), [(7, 5), (600, 150), (1030, 64)])
-def test_rows_are_multiplied_with_every_output(length, outputs, vectors, rows, threads, width):
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_are_multiplied_with_every_output(
+    dtype, length, outputs, vectors, rows, threads, width
+):
     rows = min(rows, MOST_ROWS[width])
     x, weight, offsets = normal(rows, length), normal(outputs, length, seed=1), normal(outputs)
+    weight = weight.astype(dtype).astype(np.float32)
 
-    got = product(x, weight, offsets, vectors * width, Tuning(width, threads))
+    got = product(x, weight, offsets, vectors * width, Tuning(width, threads), dtype=dtype)
 
     want = x.astype(float) @ weight.T.astype(float) + offsets
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.sqrt(length))
+
+
+@WIDTH
+def test_every_half_float_is_widened_exactly(width):
+    """Subnormal numbers, infinity and NaN too."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+    got = product(
+        np.ones((1, 1), np.float32), every[:, None], None, width, Tuning(width), dtype="float16"
+    )
+
+    np.testing.assert_array_equal(got[0], every)
 
 
 @WIDTH

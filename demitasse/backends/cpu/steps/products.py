@@ -12,10 +12,12 @@ from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import (
     Argument,
     BufferArg,
+    DerivedArg,
     GradArg,
     InputArg,
     OutputArg,
     ParamArg,
+    Source,
 )
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning, row_sum
@@ -29,7 +31,7 @@ from demitasse.backends.kernels.igemm import ImplicitGemm, dense_schedule, row_i
 from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_forward
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.step import Operand, Operands
-from demitasse.backends.storage import Stored
+from demitasse.backends.storage import Stored, narrowed_parameter
 
 Matrix = Operand | np.ndarray
 """Rows of a product: a blob, or an array."""
@@ -41,7 +43,7 @@ class Product:
     Args:
         transpose: Whether the weight is (k, m), and y = x W + b.
         alone: Whether the weight may lie in panels alone, as nothing learns it.
-        storage: Storage of the weight; in bfloat16 the product is, where that pays.
+        storage: Storage of the weight, where that pays: half of few rows, or bfloat16 products.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Product:
         self.row = layouts.plain((self.m,))
         self._tuning, narrow = kernel_tuning(engine), kernel_tuning(engine, storage=storage)
         pays = narrow.bf16 and not transpose and self.k >= narrow.width < self.m
-        self._narrow = narrow if pays else None
+        self._narrow, self._half = narrow if pays else None, storage == "half"
 
     def forward(self, x: Matrix, y: Matrix, then: ops.Activation | None = None) -> KernelCall:
         """Return a call that computes y, with an activation after it.
@@ -71,7 +73,7 @@ class Product:
         rows, m, k, tuning = self.rows, self.m, self.k, self._tuning
         ends = _argument(InputArg, x, self.x), _argument(OutputArg, y, self.y)
         bias = None if self._bias is None else InputArg(self._bias, self.row)
-        weight = InputArg(self._weight, self._w)
+        weight: Source = InputArg(self._weight, self._w)
         if self._narrow is not None:
             schedule = dense_schedule(rows, k, m, self._narrow)
             make = partial(igemm_forward, schedule, *_ends(rows, k, m), rectifier_of(then))
@@ -80,7 +82,7 @@ class Product:
         kernel: FewRows | ImplicitGemm
         if self._alone and "few_rows" not in tuning.without and rows <= MOST_ROWS[tuning.width]:
             panel = _panel(rows, m, tuning.width)
-            kernel = FewRows(rows, k, m, panel, k, tuning, _epilogue(then))
+            kernel = FewRows(rows, k, m, panel, k, tuning, _epilogue(then), half=self._half)
             code = kernel.code
         else:
             order: Order = "by_term" if self._transpose else "by_filter"
@@ -88,7 +90,14 @@ class Product:
             panel, code = kernel.schedule.panel, kernel.schedule.code
         if self._alone:
             weight = ParamArg(self._weight, layouts.blocked(self._w.shape, 0, panel))
+        if self._half and isinstance(kernel, FewRows):
+            half = layouts.plain((weight.layout.size // 2,))  # two in the place of a float
+            weight = DerivedArg(self._engine, half, self._round, weight, kept=True)
         return KernelCall(self._engine, kernel, *ends, weight, bias, code=code)
+
+    def _round(self, target: np.ndarray, weight: np.ndarray) -> None:
+        blob = self._weight
+        target.view(np.float16)[...] = narrowed_parameter(weight, "half", blob.name, blob.count)
 
     def gradient(self, dy: Matrix, dx: Matrix) -> KernelCall:
         """Return a call that computes the gradient of x."""

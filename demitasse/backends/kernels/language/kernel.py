@@ -182,6 +182,11 @@ class Kernel(Routine):
         name, place = f"llvm.masked.load.v{self.width}f32.p0", self._some(address, some)
         return Vector(self._b, call_function(self._b, name, self._vector, *place, zeros))
 
+    def load_halves(self, address: Word) -> Vector:
+        """Return as many floats of 16 bits at an address as a vector has, widened."""
+        narrow = ir.VectorType(ir.HalfType(), self.width)
+        return Vector(self._b, self._b.fpext(self._load(address, narrow, HALF), self._vector))
+
     def load_float(self, address: Word) -> Float:
         """Return the float at an address."""
         return Float(self._b, self._load(address, NUMBER, FLOAT))

@@ -36,7 +36,7 @@ class Architecture(NamedTuple):
 
 ARCHITECTURES = {
     X86_64: Architecture(
-        ("avx2", "fma"),
+        ("avx2", "fma", "f16c"),
         ("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
         "-prefer-256-bit",  # vectors of 512 bits stay whole where there are registers for them
         62,
@@ -189,8 +189,4 @@ WITHOUT_BF16 = {"AVX512_CORE", "AVX512_CORE_VNNI"}
 def has_bf16(width: int) -> bool:
     """Return whether kernels for vectors of ``width`` floats may multiply pairs of bfloat16."""
     allowed = os.environ.get(MOST, "").upper() not in WITHOUT_BF16
-    return (
-        width == vector_width() == WIDE
-        and allowed
-        and bool(processor_features().intersection(BF16))
-    )
+    return width == vector_width() == WIDE and allowed and bool(processor_features() & {*BF16})

@@ -1,13 +1,15 @@
-"""Products in bfloat16 beside float32, and beside OpenVINO's and PyTorch's, on this processor.
+"""Products of 16 bits beside float32, and beside OpenVINO's and PyTorch's, on this processor.
 
-    python bench/compare_bf16.py resnet50:1 mobilenet:8        # one thread
-    python bench/compare_bf16.py --threads 2 --results FILE
+    python bench/compare_dtypes.py resnet50:1 mobilenet:8        # bfloat16, one thread
+    python bench/compare_dtypes.py --dtype float16 caffenet:1 vgg16:1
+    python bench/compare_dtypes.py --threads 2 --results FILE
 
-Engines run in turns in one process: Demitasse in float32 and with ``dtype="bfloat16"``, OpenVINO
-with ``INFERENCE_PRECISION_HINT`` f32 and bf16, PyTorch's autocast on the CPU with channels last.
+Engines run in turns in one process: Demitasse in float32 and with the ``dtype``, OpenVINO in
+float32 and in the ``dtype``, PyTorch's autocast on the CPU with channels last. In bfloat16,
+OpenVINO has the ``INFERENCE_PRECISION_HINT`` bf16; in float16, a model with weights of 16 bits.
 Each is timed by the process's time for one thread, else by the clock. Printed are medians in
-milliseconds, the median ratio of neighbouring turns to our bfloat16, above 1 where ours is faster,
-and errors relative to the largest probability. Engines that are not installed are left out.
+milliseconds, the median ratio of neighbouring turns to ours in the ``dtype``, above 1 where ours is
+faster, and errors relative to the largest probability. Engines that are not installed are left out.
 """
 
 import argparse
@@ -30,7 +32,7 @@ CASES = [
     "resnet50:1", "resnet50:8", "googlenet:1", "googlenet:8", "mobilenet:1", "mobilenet:8",
     "mobilenet_v2:1", "squeezenet:1", "resnet18:1", "caffenet:1", "vgg16:1", "vgg16:8",
 ]  # fmt: skip
-OURS = "demitasse bf16"
+SHORT = {"bfloat16": "bf16", "float16": "f16"}
 Run = Callable[[], np.ndarray]
 
 
@@ -40,6 +42,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("cases", nargs="*", default=CASES, help="NET:BATCH")
+    parser.add_argument("--dtype", choices=SHORT, default="bfloat16")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--results", type=Path, help="file of JSON lines that figures are added to")
@@ -49,7 +52,7 @@ def main() -> None:
         case = Case.parse(f"{text}:forward")
         with tempfile.TemporaryDirectory() as folder:
             prepare(case, Path(folder))
-            lines = compare(case, Path(folder), given.threads, given.rounds)
+            lines = compare(case, Path(folder), given)
         for line in lines:
             print("{case:16} {engine:16} {ms:9.2f} ms {ratio:6.2f} {error:8.1e}".format(**line))
         if given.results:
@@ -57,12 +60,13 @@ def main() -> None:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
-def compare(case: Case, folder: Path, threads: int, rounds: int) -> list[dict[str, object]]:
+def compare(case: Case, folder: Path, given: argparse.Namespace) -> list[dict[str, object]]:
     """Return a line for each engine."""
     runs: dict[str, Run] = {}
+    threads, measured = given.threads, f"demitasse {SHORT[given.dtype]}"
     for make in (ours, openvino, torch):
         try:
-            runs |= make(folder, threads)
+            runs |= make(folder, threads, given.dtype)
         except (ImportError, ValueError) as error:  # not installed, or a layer that it lacks
             print(f"left out: {error}")
     clock = time.process_time if threads == 1 else time.perf_counter
@@ -74,9 +78,9 @@ def compare(case: Case, folder: Path, threads: int, rounds: int) -> list[dict[st
         errors[name] = float(np.abs(got - right).max() / np.abs(right).max())
         seconds[name] = []
     begin = time.perf_counter()
-    runs[OURS]()
+    runs[measured]()
     count = max(1, int(0.02 / (time.perf_counter() - begin)))
-    for _ in range(rounds):
+    for _ in range(given.rounds):
         for name, run in runs.items():
             run()  # after another engine's threads and caches
             begin = clock()
@@ -88,7 +92,7 @@ def compare(case: Case, folder: Path, threads: int, rounds: int) -> list[dict[st
             "case": f"{case.net}:{case.batch}", "threads": threads, "engine": name,
             "ms": round(1e3 * statistics.median(times), 3),
             "ratio": round(
-                statistics.median(a / b for a, b in zip(times, seconds[OURS], strict=True)), 3
+                statistics.median(a / b for a, b in zip(times, seconds[measured], strict=True)), 3
             ),
             "error": float(f"{errors[name]:.2g}"),
         }
@@ -96,7 +100,7 @@ def compare(case: Case, folder: Path, threads: int, rounds: int) -> list[dict[st
     ]  # fmt: skip
 
 
-def ours(folder: Path, threads: int) -> dict[str, Run]:
+def ours(folder: Path, threads: int, dtype: str) -> dict[str, Run]:
     """Return passes of our nets."""
     del threads
     batch = np.load(folder / "batch.npz")["data"]
@@ -115,28 +119,33 @@ def ours(folder: Path, threads: int) -> dict[str, Run]:
 
         return run
 
-    return {"demitasse f32": net("float32"), OURS: net("bfloat16")}
+    return {"demitasse f32": net("float32"), f"demitasse {SHORT[dtype]}": net(dtype)}
 
 
-def openvino(folder: Path, threads: int) -> dict[str, Run]:
+def openvino(folder: Path, threads: int, dtype: str) -> dict[str, Run]:
     """Return passes of OpenVINO."""
     import openvino
 
     batch = np.load(folder / "batch.npz")["data"]
 
-    def request(precision: str) -> Run:
+    def request(precision: str, file: Path = folder / "net.onnx") -> Run:
         how = {
             "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision,
             "INFERENCE_NUM_THREADS": threads,
         }  # fmt: skip
-        made = openvino.Core().compile_model(folder / "net.onnx", "CPU", how)
+        made = openvino.Core().compile_model(file, "CPU", how)
         one = made.create_infer_request()
         return lambda: one.infer([batch], share_inputs=True, share_outputs=True)[0]
 
-    return {f"openvino {short}": request(short) for short in ("f32", "bf16")}
+    plain = {"openvino f32": request("f32")}
+    if dtype == "bfloat16":
+        return plain | {"openvino bf16": request("bf16")}
+    half = folder / "half.xml"
+    openvino.save_model(openvino.convert_model(folder / "net.onnx"), half, compress_to_fp16=True)
+    return plain | {"openvino f16": request("f32", half)}
 
 
-def torch(folder: Path, threads: int) -> dict[str, Run]:
+def torch(folder: Path, threads: int, dtype: str) -> dict[str, Run]:
     """Return passes of PyTorch."""
     import torch
     from peers.twin import twin
@@ -149,10 +158,10 @@ def torch(folder: Path, threads: int) -> dict[str, Run]:
     data = data.to(memory_format=torch.channels_last)
 
     def run() -> np.ndarray:
-        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.inference_mode(), torch.autocast("cpu", dtype=getattr(torch, dtype)):
             return net(data).float().numpy()
 
-    return {"torch bf16": run}
+    return {f"torch {SHORT[dtype]}": run}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Nets of phase TEST that multiply in bfloat16 on ``cpu``."""
+"""Nets of phase TEST that multiply in bfloat16 on ``cpu``, or read weights in half."""
 
 import subprocess
 import sys
@@ -15,11 +15,16 @@ from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
+from demitasse.net.build import NARROW_DTYPES
 from demitasse.plan.report import report
 from demitasse.testing import make_layer
 
 THERE = status().ready and has_bf16(vector_width())
 BF16 = pytest.mark.skipif(not THERE, reason="cpu has no bfloat16 on this processor")
+HALF = pytest.mark.skipif(not status().ready, reason=status().reason)
+NARROW = pytest.mark.parametrize(
+    "dtype", [pytest.param("bfloat16", marks=BF16), pytest.param("float16", marks=HALF)]
+)
 
 CODE = "llvm:avx512_bf16"
 
@@ -68,18 +73,19 @@ def codes(net):
     return [layer.code for layer in report(net.plan)]
 
 
-@BF16
+@NARROW
 @pytest.mark.parametrize("keep_blobs", [None, "outputs"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_net_computes_nearly_the_same(threads, keep_blobs):
+def test_a_net_computes_nearly_the_same(threads, keep_blobs, dtype):
     with settings.override(threads=threads):
-        plain, narrow = (made(dtype=one, keep_blobs=keep_blobs) for one in ("float32", "bfloat16"))
+        plain, narrow = (made(dtype=one, keep_blobs=keep_blobs) for one in ("float32", dtype))
         for net in (plain, narrow, narrow):
             net.forward()
 
-    assert narrow.storage == "bfloat16"
-    assert sum(CODE in code for code in codes(narrow)) >= 3
-    assert not any(CODE in code for code in codes(plain))
+    assert narrow.storage == NARROW_DTYPES[dtype]
+    code, fewest = {"bfloat16": ("_bf16", 3), "float16": ("_half", 1)}[dtype]
+    assert sum(code in one for one in codes(narrow)) >= fewest
+    assert not any(code in one for one in codes(plain))
     for name in narrow.outputs if keep_blobs else ("wide", "sum", "half", "prelu", "ip", "prob"):
         expect_near(narrow.blobs[name].cpu_data(), plain.blobs[name].cpu_data())
 
@@ -127,6 +133,41 @@ def test_an_inner_product_multiplies_what_was_rounded(rows, then):
     expect_near(net.blobs["ip"].cpu_data(), want, 1e-5)
 
 
+@HALF
+@pytest.mark.parametrize("then", ["ReLU", "ReLU6", "Sigmoid", "Dropout"])
+@pytest.mark.parametrize("rows", [1, 3, 4, 40])
+def test_an_inner_product_of_few_rows_reads_weights_in_half(rows, then):
+    with settings.override(threads=2):
+        net = made(text=ROWS % (rows, then), dtype="float16", keep_blobs="outputs")
+        net.forward()
+
+    half = any("few rows" in code and "_half" in code for code in codes(net))
+    w = kept(weights(net, "ip"), "half") if half else weights(net, "ip")
+    sums = net.blobs["data"].cpu_data().astype(float) @ w.astype(float).T + 0.5
+    functions = {
+        "ReLU": np.maximum(sums, 0),
+        "ReLU6": np.clip(sums, 0, 6),
+        "Sigmoid": 1 / (1 + np.exp(-sums)),
+    }
+    assert half == (rows < 40)
+    expect_near(net.blobs["ip"].cpu_data(), functions.get(then, sums), 1e-6)
+
+
+@HALF
+@pytest.mark.parametrize(("value", "told"), [(70000.0, True), (65504.0, False), (np.inf, False)])
+def test_a_weight_that_is_too_large_for_half_is_warned_of_once(caplog, value, told):
+    net = made(text=ROWS % (1, "ReLU"), dtype="float16")
+    net.params["ip"][0].mutable_cpu_data()[0, :2] = value
+    net.set_input("data", np.ones((1, 1031), np.float32))
+
+    for _ in range(2):
+        net.forward()
+
+    found = [one.args for one in caplog.records if "too large" in one.getMessage()]
+    assert found == [(2, 70 * 1031, "ip[0]", "half")] * told
+    assert np.isinf(net.blobs["ip"].cpu_data()[0, 0]) == (value != 65504)
+
+
 SEPARABLE = """
 layer { name: "data" type: "Input" top: "data" input_param {
   shape { dim: 2 dim: 3 dim: 56 dim: 56 } } }
@@ -153,9 +194,9 @@ def test_a_depthwise_convolution_and_pixels_behind_it(keep_blobs):
     expect_near(net.blobs["wide"].cpu_data(), plain.blobs["wide"].cpu_data())
 
 
-@BF16
-def test_weights_that_change_are_rounded_again():
-    net = made(dtype="bfloat16", keep_blobs="outputs")
+@NARROW
+def test_weights_that_change_are_rounded_again(dtype):
+    net = made(dtype=dtype, keep_blobs="outputs")
     net.forward()
     before = np.copy(net.blobs["prob"].cpu_data())
     for name in ("wide", "half", "ip"):
@@ -163,7 +204,7 @@ def test_weights_that_change_are_rounded_again():
 
     net.forward()
 
-    other = made(dtype="bfloat16")
+    other = made(dtype=dtype)
     for name in ("wide", "half", "ip"):
         other.params[name][0].mutable_cpu_data()[...] *= -1
     other.forward()
@@ -198,9 +239,9 @@ def test_sums_in_place_are_added_once(top):
     expect_near(narrow.blobs[top].cpu_data(), plain.blobs[top].cpu_data())
 
 
-@BF16
-def test_a_net_moves_to_numpy_and_back():
-    net, plain = made(dtype="bfloat16"), made("numpy")
+@NARROW
+def test_a_net_moves_to_numpy_and_back(dtype):
+    net, plain = made(dtype=dtype), made("numpy")
     net.forward()
     want = np.copy(net.blobs["prob"].cpu_data())
 
@@ -214,9 +255,9 @@ def test_a_net_moves_to_numpy_and_back():
     np.testing.assert_array_equal(net.blobs["prob"].cpu_data(), want)
 
 
-@BF16
-def test_other_shapes_and_clones_compute_the_same():
-    net = made(dtype="bfloat16")
+@NARROW
+def test_other_shapes_and_clones_compute_the_same(dtype):
+    net = made(dtype=dtype)
     net.forward()
     first = np.copy(net.blobs["prob"].cpu_data()[:1])
     image = np.copy(net.blobs["data"].cpu_data()[:1])
@@ -228,59 +269,48 @@ def test_other_shapes_and_clones_compute_the_same():
         expect_near(one.blobs["prob"].cpu_data(), first, 1e-5)
 
 
-@BF16
-def test_every_step_is_verified_within_the_rounding_of_bfloat16():
-    made(dtype="bfloat16", verify=True).forward()
+@NARROW
+def test_every_step_is_verified_within_the_rounding(dtype):
+    made(dtype=dtype, verify=True).forward()
 
 
-@BF16
+@NARROW
 @pytest.mark.parametrize("name", [name for name, cases in CASES_OF.items() if cases])
-def test_layers_of_all_types_run(name):
+def test_layers_of_all_types_run(name, dtype):
     if name == "DetectionEvaluate":
         pytest.skip("evaluates with float32 alone")
     for case in CASES_OF[name]:
         plain, narrow = (
             make_layer(case.text, case.bottoms, phase="TEST", device=Device("cpu"),
                        dtype="float32", storage=storage).forward()
-            for storage in ("float", "bfloat16")
+            for storage in ("float", NARROW_DTYPES[dtype])
         )  # fmt: skip
         for a, b in zip(plain, narrow, strict=True):
             finite = np.abs(a[np.isfinite(a)]).max(initial=1.0)
             np.testing.assert_allclose(b, a, rtol=0, atol=2e-2 * finite, err_msg=str(case))
 
 
-@BF16
-def test_nets_that_are_trained_are_refused():
+@NARROW
+def test_nets_that_are_trained_are_refused(dtype):
     with expect_error(ConfigError, ErrorCode.UNSUPPORTED, field="storage", mentions="TEST"):
-        made(phase="TRAIN", dtype="bfloat16")
+        made(phase="TRAIN", dtype=dtype)
 
 
-@BF16
-def test_there_is_no_backward_pass():
-    net = made(dtype="bfloat16")
+@NARROW
+def test_there_is_no_backward_pass(dtype):
+    net = made(dtype=dtype)
     net.forward()
 
-    with expect_error(NetError, ErrorCode.UNSUPPORTED, field="storage", got="bfloat16"):
+    kind = NARROW_DTYPES[dtype]
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, field="storage", got=kind):
         net.backward()
 
 
-def test_float16_is_refused():
-    with expect_error(ConfigError, ErrorCode.UNSUPPORTED, field="storage", got="half"):
-        made(dtype="float16")
-
-
-def test_without_compiled_kernels_it_is_refused():
-    with (
-        settings.override(jit=False),
-        expect_error(
-            ConfigError,
-            ErrorCode.UNSUPPORTED,
-            field="storage",
-            got="bfloat16",
-            mentions="AVX512_BF16",
-        ),
-    ):
-        made(dtype="bfloat16")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_without_compiled_kernels_it_is_refused(dtype):
+    how = {"field": "storage", "got": NARROW_DTYPES[dtype], "mentions": "AVX512_BF16"}
+    with settings.override(jit=False), expect_error(ConfigError, ErrorCode.UNSUPPORTED, **how):
+        made(dtype=dtype)
 
 
 REFUSED = """
