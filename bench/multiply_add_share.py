@@ -23,7 +23,7 @@ from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradi
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.few_rows import FewRows
 from demitasse.backends.kernels.igemm import plan_igemm
-from demitasse.backends.kernels.igemm_convolution import IgemmFilterGradient, igemm_forward
+from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_forward
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiler, team
 from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
@@ -58,7 +58,7 @@ def igemm() -> None:
     op = conv((1, 64, 56, 56), 128, 3)
     plan = plan_igemm(op, op.bottom, op.top, TUNING)
     igemm_forward(plan, last(op.bottom), last(op.top))
-    IgemmFilterGradient(plan, op, last(op.bottom), last(op.top))
+    FilterGradient(plan, last(op.bottom), last(op.top), op.kernel)
 
 
 def few_inputs() -> None:
