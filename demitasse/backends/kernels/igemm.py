@@ -66,6 +66,10 @@ MOST_IMBALANCE = 1.05
 CACHED_BYTES = 1 << 20
 """Size of images up to which a core's own caches hold most of them."""
 
+GROUP_BYTES = 1 << 18
+"""Size of a part of the images that every group reads before the next part is read, where a group's
+channels fill a line of the cache at most."""
+
 FEW_CHANNELS = 64
 """Channels up to which processors follow the pixels of a tile, which are close to each other."""
 
@@ -203,16 +207,16 @@ class Part(NamedTuple):
 def each_part(k: Kernel, f: ProductFields) -> Iterator[Part]:
     """Write a loop over the thread's parts of the work."""
     thread, threads = k.thread()
-    of_group = f.parts * f.filter_parts
-    begin, end = chunk(f.groups * of_group, thread, threads)
+    of_pixels = f.groups * f.filter_parts
+    begin, end = chunk(f.parts * of_pixels, thread, threads)
     buffer = f.scratch + thread * f.scratch_bytes
     entries = buffer + f.most_rows * ROW_BYTES
     columns = entries + f.most_rows * ENTRY_BYTES
     with k.loop(end, begin) as part:
-        group, place = part.i // of_group, part.i % of_group
+        number, place = part.i // of_pixels, part.i % of_pixels
+        group = place // f.filter_parts
         panels = chunk(f.panels, place % f.filter_parts, f.filter_parts)
         filters = f.filters + group * f.filter_group_stride * FLOAT
-        number = place // f.filter_parts
         yield Part(group, number, panels, filters, buffer, entries, columns)
 
 
@@ -441,16 +445,13 @@ def copy_windows(
 ) -> None:  # fmt: skip
     """Copy some channels of some taps, ``copied``, of the windows in the part's list."""
     tap, taps, channel, channels = copied
+    part_of = 2 if bf16 else 1  # of the bytes of a float
     end, several = channels * FLOAT, k.vector_bytes * COPIED
     middle = end // several * several
     vectors = choose(end < k.vector_bytes, 0, end)
 
     def copy(source: Word, target: Word, at: Word) -> None:
-        store(k.load(source + at), target + by_size(at))
-
-    def by_size(at: Word) -> Word:
-        """Return the bytes of copied floats."""
-        return at // 2 if bf16 else at
+        store(k.load(source + at), target + at // part_of)
 
     store = k.store_bfloat if bf16 else k.store
     with k.loop(taps, words=[f.taps + tap * (3 * INT), part.buffer]) as one:
@@ -471,9 +472,9 @@ def copy_windows(
             with k.loop(vectors, middle, k.vector_bytes) as vector:
                 copy(source, target, minimum(vector.i, end - k.vector_bytes))
             with k.loop(choose(vectors > 0, 0, end), 0, FLOAT) as number:
-                store(k.load_float(source + number.i), target + by_size(number.i))
+                store(k.load_float(source + number.i), target + number.i // part_of)
             if bf16:
-                k.store_half(k.word(0), target + by_size(end))
+                k.store_half(k.word(0), target + end // part_of)
             window.words = [entry + ENTRY_BYTES, target + ROW_BYTES]
         pairs = (channels + 1) // 2 if bf16 else channels
         one.words = [at + 3 * INT, into + pairs * FLOAT]
@@ -581,7 +582,11 @@ class IgemmSchedule(TunedKernel):
     @cached_property
     def divided(self) -> tuple[int, int]:
         """In how many parts pixels and panels are divided, of about equal work."""
-        return self.divide(self.pixels, ROWS[self.width][self.vectors], self.filters)
+        parts, filter_parts = self.divide(self.pixels, ROWS[self.width][self.vectors], self.filters)
+        if self.groups > 1 and self.channels * FLOAT <= LINE_BYTES:
+            pixel_bytes = self.groups * self.channels * math.prod(self.step) * FLOAT
+            parts *= max(1, self.pixels * pixel_bytes // parts // GROUP_BYTES)
+        return parts, filter_parts
 
     def divide(self, count: int, at_once: int = 1, filters: int = 0) -> tuple[int, int]:
         """Return in how many parts ``count`` pieces and the panels of a group are divided.
@@ -622,11 +627,6 @@ class IgemmSchedule(TunedKernel):
         known = self.buffered and self.width == NEON
         return TileRows(most, rests, x.column_stride * FLOAT if known else 0)
 
-    @property
-    def is_pointwise(self) -> bool:
-        """True if windows are the pixels themselves."""
-        return self.taps == ((0, 0, 0),) and self.step == (1, 1, 1)
-
     def in_place(self, x: Images, y: Images) -> bool:
         """Return whether pixels, which are windows of their own, are read in place.
 
@@ -636,7 +636,7 @@ class IgemmSchedule(TunedKernel):
         return bool(self.buffered) or (
             self.width > NEON
             and not self.tuning.bf16
-            and self.is_pointwise
+            and (self.taps, self.step) == (((0, 0, 0),), (1, 1, 1))  # windows are pixels
             and self.channels <= WIDEST_IN_PLACE
             and alike
         )
