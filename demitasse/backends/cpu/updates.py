@@ -11,7 +11,6 @@ import numpy as np
 from demitasse.backends.cpu.engine import engine
 from demitasse.backends.cpu.threads import wanted
 from demitasse.backends.kernels.fused_optimizer import FusedOptimizer
-from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.numpy.updates import sumsq
 from demitasse.backends.updates import KERNEL_FORMULAS, Piece
@@ -19,9 +18,7 @@ from demitasse.backends.updates import KERNEL_FORMULAS, Piece
 __all__ = ["apply", "sumsq"]
 
 
-@cache
-def _optimizer(tuning: Tuning) -> FusedOptimizer:
-    return FusedOptimizer(tuning)
+_optimizer = cache(FusedOptimizer)
 
 
 def apply(pieces: Sequence[Piece]) -> None:
