@@ -55,20 +55,25 @@ def narrowed(host: np.ndarray, kind: str) -> np.ndarray:
     return np.where(np.isnan(host), upper | QUIET, rounded)
 
 
-def narrowed_parameter(host: np.ndarray, kind: str, name: str, count: int) -> np.ndarray:
-    """Return a parameter's numbers in 16 bits, and log how many of its ``count`` are too large.
+class ParameterRounding:
+    """Rounds the ``count`` values of a parameter to 16 bits; warns once of those too large."""
 
-    Shapes: any, with padding -> the same.
-    """
-    narrow = narrowed(host, kind)
-    infinite = (narrow.view(np.uint16) & 0x7FFF) == INFINITE[kind]  # without the sign
-    if beyond := np.count_nonzero(infinite & np.isfinite(host)):
-        log.warning(
-            "%d of %d values of parameter %r are too large for storage %r, and infinite in what "
-            "is computed with them",
-            beyond, count, name, kind,
-        )  # fmt: skip
-    return narrow
+    def __init__(self, kind: Stored, name: str, count: int) -> None:
+        self._kind, self._name, self._count, self._warned = kind, name, count, False
+
+    def __call__(self, host: np.ndarray) -> np.ndarray:
+        """Return the values in 16 bits. Shapes: any, with padding -> the same."""
+        narrow = narrowed(host, self._kind)
+        if not self._warned:
+            infinite = (narrow.view(np.uint16) & 0x7FFF) == INFINITE[self._kind]  # without the sign
+            if beyond := np.count_nonzero(infinite & np.isfinite(host)):
+                self._warned = True
+                log.warning(
+                    "%d of %d values of parameter %r are too large for storage %r, and infinite "
+                    "in what is computed with them",
+                    beyond, self._count, self._name, self._kind,
+                )  # fmt: skip
+        return narrow
 
 
 def widen_into(narrow: np.ndarray, kind: str, host: np.ndarray) -> None:

@@ -157,10 +157,10 @@ def test_an_inner_product_of_few_rows_reads_weights_in_half(rows, then):
 @pytest.mark.parametrize(("value", "told"), [(70000.0, True), (65504.0, False), (np.inf, False)])
 def test_a_weight_that_is_too_large_for_half_is_warned_of_once(caplog, value, told):
     net = made(text=ROWS % (1, "ReLU"), dtype="float16")
-    net.params["ip"][0].mutable_cpu_data()[0, :2] = value
     net.set_input("data", np.ones((1, 1031), np.float32))
 
     for _ in range(2):
+        net.params["ip"][0].mutable_cpu_data()[0, :2] = value
         net.forward()
 
     found = [one.args for one in caplog.records if "too large" in one.getMessage()]

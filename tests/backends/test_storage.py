@@ -285,9 +285,9 @@ def test_what_is_too_large_for_half_becomes_infinite(place):
 @pytest.mark.parametrize(("value", "told"), [(70000.0, True), (65504.0, False), (np.inf, False)])
 def test_a_weight_that_is_too_large_for_half_is_warned_of_once(place, caplog, value, told):
     net = images(made(place, "half"))
-    net.params["ip"][0].mutable_cpu_data()[0, :2] = -value
 
     for _ in range(2):
+        net.params["ip"][0].mutable_cpu_data()[0, :2] = -value
         net.forward()
 
     found = [one.getMessage() for one in caplog.records if "too large" in one.getMessage()]

@@ -11,7 +11,7 @@ from demitasse.backends.cupy.layout import ChannelsLast, channels_last, reads_ch
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.ops import Op
 from demitasse.backends.step import LayoutUse, Operand, Operands, Saved, Step, decline_if
-from demitasse.backends.storage import Stored, array_dtype, narrowed_parameter
+from demitasse.backends.storage import ParameterRounding, Stored, array_dtype
 
 
 def stored_operands(
@@ -122,6 +122,7 @@ class StoredParameter(_Stored):
         self._dtype = "float32" if form.storage == "float" else form.storage
         self._copy: Array | None = None
         self._known: tuple[object, int, int] | None = None
+        self._rounded = ParameterRounding(form.storage, blob.name, blob.count)
 
     @property
     def nbytes(self) -> int:
@@ -151,7 +152,9 @@ class StoredParameter(_Stored):
         if self._trained or memory.on_device:
             self._convert(self._blob.read())
         else:
-            host = self._rounded(self._blob.cpu_data())
+            host = self._blob.cpu_data()
+            if self._storage != "float":
+                host = self._rounded(host)
             if self._layout is not None:
                 host = np.ascontiguousarray(np.moveaxis(host, 1, -1)).reshape(host.shape)
             self._engine.put(host, self._copy)
@@ -165,11 +168,6 @@ class StoredParameter(_Stored):
             array = self._engine.narrow(array, self._storage)
         sizes = (self._layout.samples, self._layout.channels, self._layout.plane)
         self._engine.transposed("transposed", self._dtype, sizes)(array, self._copy)
-
-    def _rounded(self, given: np.ndarray) -> np.ndarray:
-        if self._storage == "float":
-            return given
-        return narrowed_parameter(given, self._storage, self._blob.name, self._blob.count)
 
 
 DTYPES = ("float32", "float64")  # compute dtype of the kernels

@@ -31,7 +31,7 @@ from demitasse.backends.kernels.igemm import ImplicitGemm, dense_schedule, row_i
 from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_forward
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.step import Operand, Operands
-from demitasse.backends.storage import Stored, narrowed_parameter
+from demitasse.backends.storage import ParameterRounding, Stored
 
 Matrix = Operand | np.ndarray
 """Rows of a product: a blob, or an array."""
@@ -63,6 +63,7 @@ class Product:
         self._tuning, narrow = kernel_tuning(engine), kernel_tuning(engine, storage=storage)
         pays = narrow.bf16 and not transpose and self.k >= narrow.width < self.m
         self._narrow, self._half = narrow if pays else None, storage == "half"
+        self._rounded = ParameterRounding("half", weight.name, weight.count)
 
     def forward(self, x: Matrix, y: Matrix, then: ops.Activation | None = None) -> KernelCall:
         """Return a call that computes y, with an activation after it.
@@ -92,12 +93,11 @@ class Product:
             weight = ParamArg(self._weight, layouts.blocked(self._w.shape, 0, panel))
         if self._half and isinstance(kernel, FewRows):
             half = layouts.plain((weight.layout.size // 2,))  # two in the place of a float
-            weight = DerivedArg(self._engine, half, self._round, weight, kept=True)
+            weight = DerivedArg(self._engine, half, self._write_halves, weight, kept=True)
         return KernelCall(self._engine, kernel, *ends, weight, bias, code=code)
 
-    def _round(self, target: np.ndarray, weight: np.ndarray) -> None:
-        blob = self._weight
-        target.view(np.float16)[...] = narrowed_parameter(weight, "half", blob.name, blob.count)
+    def _write_halves(self, target: np.ndarray, weight: np.ndarray) -> None:
+        target.view(np.float16)[...] = self._rounded(weight)
 
     def gradient(self, dy: Matrix, dx: Matrix) -> KernelCall:
         """Return a call that computes the gradient of x."""
