@@ -83,7 +83,7 @@ def test_a_net_computes_nearly_the_same(threads, keep_blobs, dtype):
             net.forward()
 
     assert narrow.storage == NARROW_DTYPES[dtype]
-    code, fewest = {"bfloat16": ("_bf16", 3), "float16": ("_half", 1)}[dtype]
+    code, fewest = {"bfloat16": (CODE, 3), "float16": ("_half", 1)}[dtype]
     assert sum(code in one for one in codes(narrow)) >= fewest
     assert not any(code in one for one in codes(plain))
     for name in narrow.outputs if keep_blobs else ("wide", "sum", "half", "prelu", "ip", "prob"):

@@ -445,13 +445,13 @@ def copy_windows(
 ) -> None:  # fmt: skip
     """Copy some channels of some taps, ``copied``, of the windows in the part's list."""
     tap, taps, channel, channels = copied
-    part_of = 2 if bf16 else 1  # of the bytes of a float
+    narrower = 2 if bf16 else 1  # bytes of a float for each byte that is written
     end, several = channels * FLOAT, k.vector_bytes * COPIED
     middle = end // several * several
     vectors = choose(end < k.vector_bytes, 0, end)
 
     def copy(source: Word, target: Word, at: Word) -> None:
-        store(k.load(source + at), target + at // part_of)
+        store(k.load(source + at), target + at // narrower)
 
     store = k.store_bfloat if bf16 else k.store
     with k.loop(taps, words=[f.taps + tap * (3 * INT), part.buffer]) as one:
@@ -472,9 +472,9 @@ def copy_windows(
             with k.loop(vectors, middle, k.vector_bytes) as vector:
                 copy(source, target, minimum(vector.i, end - k.vector_bytes))
             with k.loop(choose(vectors > 0, 0, end), 0, FLOAT) as number:
-                store(k.load_float(source + number.i), target + number.i // part_of)
+                store(k.load_float(source + number.i), target + number.i // narrower)
             if bf16:
-                k.store_half(k.word(0), target + end // part_of)
+                k.store_half(k.word(0), target + end // narrower)
             window.words = [entry + ENTRY_BYTES, target + ROW_BYTES]
         pairs = (channels + 1) // 2 if bf16 else channels
         one.words = [at + 3 * INT, into + pairs * FLOAT]
@@ -581,7 +581,7 @@ class IgemmSchedule(TunedKernel):
 
     @cached_property
     def divided(self) -> tuple[int, int]:
-        """In how many parts pixels and panels are divided, of about equal work."""
+        """In how many parts pixels and panels are divided, of about equal work; see GROUP_BYTES."""
         parts, filter_parts = self.divide(self.pixels, ROWS[self.width][self.vectors], self.filters)
         if self.groups > 1 and self.channels * FLOAT <= LINE_BYTES:
             pixel_bytes = self.groups * self.channels * math.prod(self.step) * FLOAT
