@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from llvmlite import binding
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.depthwise import plan_depthwise
-from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+from demitasse.backends.kernels.depthwise import DepthwiseConvolution, plan_depthwise
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient, plan_direct
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.few_rows import FewRows
@@ -27,7 +26,7 @@ from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_f
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiler, team
 from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
-from demitasse.backends.kernels.winograd.products import product_kernel
+from demitasse.backends.kernels.winograd.convolution import product_kernel
 
 WIDTH = 4
 CPUS = ("neoverse-n1", "neoverse-v2", "cortex-a72", "apple-m1")

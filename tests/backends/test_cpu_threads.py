@@ -2,7 +2,7 @@
 
 import pytest
 
-from demitasse.backends.cpu.threads import wanted
+from demitasse.backends.cpu.engine import wanted
 from demitasse.core.config import settings
 from demitasse.core.host import cores
 

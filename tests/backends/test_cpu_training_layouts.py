@@ -54,7 +54,10 @@ layer { name: "y" type: "Convolution" bottom: "groups" top: "y" convolution_para
 
 
 @pytest.mark.parametrize("window", ["", "stride: 2", "bias_term: false"], ids=str)
-@pytest.mark.parametrize(("group", "code"), [(16, "igemm llvm"), (64, "depthwise llvm")])
+@pytest.mark.parametrize(
+    ("group", "code"),
+    [(2, ("winograd", "igemm llvm")), (16, "grouped llvm"), (64, "depthwise llvm")],
+)
 def test_groups_train_in_kernels_of_our_own_as_in_portable_code(group, code, window):
     text = GROUPS.replace("WINDOW", window).replace("GROUP", str(group))
     results, codes = [], {}

@@ -11,10 +11,9 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu import updates
-from demitasse.backends.cpu.engine import Engine, engine
+from demitasse.backends.cpu.engine import Engine, engine, ready_threads, wanted
 from demitasse.backends.cpu.lowerings import LOWERINGS
 from demitasse.backends.cpu.steps.fusion import fuse
-from demitasse.backends.cpu.threads import ready_threads, wanted
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.kernels.language.call_recorder import CallRecorder
 from demitasse.backends.numpy.backend import NumpyBackend

@@ -32,9 +32,11 @@ from demitasse.backends.cpu.arguments import (
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import IMAGE_AXES, first_suitable, suitable_images, volumes_of
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
-from demitasse.backends.kernels.depthwise import plan_depthwise
-from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
-from demitasse.backends.kernels.depthwise.gradient import DepthwiseGradients
+from demitasse.backends.kernels.depthwise import (
+    DepthwiseConvolution,
+    DepthwiseGradients,
+    plan_depthwise,
+)
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.few_inputs import (
     DirectConvolution,
@@ -255,6 +257,8 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
         kinds = ()
     elif case.depth.taps > 1:
         kinds = (WinogradKernels,)
+    elif case.op.group > 1:
+        kinds = (DepthwiseKernels, WinogradKernels)
     reasons: list[str] = []
     for kind in kinds:
         try:
@@ -333,11 +337,12 @@ def _by_rows(op: ops.Conv, x: ops.Shape) -> bool:
 
 
 class DepthwiseKernels(ConvKernels):
-    """Convolutions of each channel by itself."""
+    """Convolutions of each channel by itself, or of groups of few channels."""
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
-        self.schedule = plan_depthwise(case.op, case.x, case.y, case.fitting(case.x[1]))
+        few = case.x[1] if case.op.group == case.x[1] else math.gcd(case.x[1], case.tuning.width)
+        self.schedule = plan_depthwise(case.op, case.x, case.y, case.fitting(few))
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         operands, x = self._as_written(operands, self.case.x[1])
@@ -426,7 +431,7 @@ class WinogradKernels(ConvKernels):
         return KernelCall(self.engine, kernel, *ends, transformed, code=tiling.code)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
-        from demitasse.backends.kernels.winograd.gradient import WinogradGradient
+        from demitasse.backends.kernels.winograd.convolution import WinogradGradient
 
         x, y = self._in_vectors(self.schedule.width, operands.source, operands.dy)
         kernel = WinogradGradient(self.schedule, x, y)

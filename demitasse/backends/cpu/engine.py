@@ -1,6 +1,7 @@
-"""Engine of the Steps: tuning of the kernels, copies between layouts, shared memory."""
+"""Engine of the Steps: threads and tuning of the kernels, copies between layouts, shared memory."""
 
 import math
+import os
 import threading
 from functools import cache
 
@@ -10,11 +11,15 @@ from demitasse.backends.arrays import give_back
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.layout import Layout
-from demitasse.backends.cpu.threads import wanted
+from demitasse.backends.kernels import language as kernels
 from demitasse.backends.kernels.language.target import vector_width
+from demitasse.backends.kernels.language.team import prepare
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.step import Engine as HostEngine
 from demitasse.backends.step import Declined
+from demitasse.core.config import settings
+from demitasse.core.config.table import MOST_THREADS
+from demitasse.core.host import cores
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode
 
@@ -23,6 +28,43 @@ LINE = 16
 
 SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
+
+
+class _OfThread(threading.local):
+    seen = -1, 0
+
+
+_own = _OfThread()
+
+
+def ready_threads() -> None:
+    """Start the threads of a pass.
+
+    Raises:
+        DeviceError: The threads cannot be started.
+    """
+    now = settings.changes, os.getpid()
+    if now == _own.seen:
+        return
+    prepare(wanted())
+    _own.seen = now
+
+
+def wanted() -> int:
+    """Return the number of threads of a pass; 1 without kernels."""
+    if not kernels.status().ready:
+        return 1
+    return int(settings.get_often("threads")) or _of_openmp() or cores()
+
+
+def _of_openmp() -> int:
+    """Return the number of threads in ``OMP_NUM_THREADS``; 0 if absent or invalid.
+
+    Of a list, the first number counts: that of the outermost level.
+    """
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    number = int(first) if first.isdecimal() and len(first) < 10 else 0
+    return number if number <= MOST_THREADS else 0
 
 
 class _Call(threading.local):

@@ -11,9 +11,8 @@ import numpy as np
 
 from demitasse.backends.cpu.arguments import Argument, Derived, GradArg, Source
 from demitasse.backends.cpu.copies import LayoutCopy
-from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.engine import Engine, wanted
 from demitasse.backends.cpu.layout import Layout
-from demitasse.backends.cpu.threads import wanted
 from demitasse.backends.kernels.elementwise import MOST, Chain, Elementwise
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.tuning import Tuning

@@ -8,8 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from demitasse.backends.cpu.engine import engine
-from demitasse.backends.cpu.threads import wanted
+from demitasse.backends.cpu.engine import engine, wanted
 from demitasse.backends.kernels.fused_optimizer import FusedOptimizer
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.numpy.updates import sumsq

@@ -66,10 +66,6 @@ MOST_IMBALANCE = 1.05
 CACHED_BYTES = 1 << 20
 """Size of images up to which a core's own caches hold most of them."""
 
-GROUP_BYTES = 1 << 18
-"""Size of a part of the images that every group reads before the next part is read, where a group's
-channels fill a line of the cache at most."""
-
 FEW_CHANNELS = 64
 """Channels up to which processors follow the pixels of a tile, which are close to each other."""
 
@@ -581,12 +577,8 @@ class IgemmSchedule(TunedKernel):
 
     @cached_property
     def divided(self) -> tuple[int, int]:
-        """In how many parts pixels and panels are divided, of about equal work; see GROUP_BYTES."""
-        parts, filter_parts = self.divide(self.pixels, ROWS[self.width][self.vectors], self.filters)
-        if self.groups > 1 and self.channels * FLOAT <= LINE_BYTES:
-            pixel_bytes = self.groups * self.channels * math.prod(self.step) * FLOAT
-            parts *= max(1, self.pixels * pixel_bytes // parts // GROUP_BYTES)
-        return parts, filter_parts
+        """In how many parts pixels and panels are divided, of about equal work."""
+        return self.divide(self.pixels, ROWS[self.width][self.vectors], self.filters)
 
     def divide(self, count: int, at_once: int = 1, filters: int = 0) -> tuple[int, int]:
         """Return in how many parts ``count`` pieces and the panels of a group are divided.

@@ -41,8 +41,8 @@ from demitasse.backends.kernels.language.values import (
     integers,
     minimum,
 )
-from demitasse.backends.kernels.tiles import Inside, TileFields, Tiles, for_each_tile, inside
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.windows import Inside, TileFields, Tiles, for_each_tile, inside
 from demitasse.backends.step import decline_if
 from demitasse.backends.windows import Window
 

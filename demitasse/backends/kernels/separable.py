@@ -14,10 +14,11 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.depthwise import DepthwiseSchedule, plan_depthwise
-from demitasse.backends.kernels.depthwise.convolution import (
+from demitasse.backends.kernels.depthwise import (
     DepthwiseFields,
     DepthwiseOperands,
+    DepthwiseSchedule,
+    plan_depthwise,
     write_row,
 )
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
@@ -114,8 +115,9 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         Declined: They are others, or it would not be faster.
     """
     tuning.require("separable")
+    each = depthwise.group == depthwise.bottom[1] and not depthwise.after
     decline_if(
-        depthwise.after or not pointwise.is_pointwise or len(pointwise.kernel) != 2,
+        not each or not pointwise.is_pointwise or len(pointwise.kernel) != 2,
         "a depthwise convolution runs as one with windows of one pixel in one group",
     )
     strips = plan_depthwise(depthwise, depthwise.bottom, depthwise.top, tuning)

@@ -19,6 +19,7 @@ LOWERINGS = {
     "few_inputs": "direct convolution of few input channels",
     "few_outputs": "convolution to few output channels",
     "few_rows": "inner products of few rows",
+    "grouped": "convolution of groups of few channels",
     "igemm": "convolutions without a kernel of their own; without it, numpy's",
     "norm": "BatchNorm by the batch's statistics",
     "overlap_add": "deconvolution of overlapping windows",

@@ -1,4 +1,7 @@
-"""Rows of windows over images, with zeros in place of pixels outside."""
+"""Rows of windows over images, with zeros in place of pixels outside, and their register tiles.
+
+Tiles at the edges of an image have code of their own.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -14,14 +17,62 @@ from demitasse.backends.kernels.epilogue import Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields, first_channels
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, Vector, Word
+from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word
 from demitasse.backends.kernels.products import tile_rows
-from demitasse.backends.kernels.tiles import Inside, TileFields, Tiles, for_each_tile, inside
 from demitasse.backends.kernels.tuning import ConvSchedule
 from demitasse.backends.step import decline_if
 
 MOST_SEEN = 320
 """Greatest number of a tile's taps: kernels are unrolled over them."""
+
+Inside = tuple[range, ...]
+"""The columns of a tile that are inside an image, for each image that the tile reads."""
+
+
+def inside(first: int, count: int, columns: int) -> range:
+    """Return which of ``count`` columns, from ``first`` on, are inside an image."""
+    return range(max(0, -first), min(count, columns - first))
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The tiles of a row: the first column of each, and the columns inside."""
+
+    tiles: tuple[tuple[int, Inside], ...]
+
+    @cached_property
+    def cases(self) -> list[Inside]:
+        """Different ranges inside; the code has a branch for each."""
+        return list(dict.fromkeys(columns for _, columns in self.tiles))
+
+    def __str__(self) -> str:
+        cases = ([f"{one.start}to{one.stop}" for one in case] for case in self.cases)
+        return "_".join("and".join(case) for case in cases)
+
+
+class TileFields(Struct):
+    """The tiles of a row."""
+
+    table: Address
+    """First column of each tile, and the number of its case."""
+    count: Word
+
+    @classmethod
+    def of(cls, tiles: Tiles) -> Values:
+        table = [(first, tiles.cases.index(columns)) for first, columns in tiles.tiles]
+        return cls.values(table=np.array(table, np.int64), count=len(table))
+
+
+def for_each_tile(
+    k: Kernel, f: TileFields, tiles: Tiles, body: Callable[[Word, Inside], None]
+) -> None:
+    """Write a loop over the tiles of a row; ``body`` takes first column and columns inside."""
+    with k.loop(f.count) as tile:
+        first, number = k.load_words(f.table + tile.i * (2 * INT), 2)
+        with k.cases(number) as case:
+            for i, columns in enumerate(tiles.cases):
+                case(i)
+                body(first, columns)
 
 
 class WindowFields(Struct):

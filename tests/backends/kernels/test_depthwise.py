@@ -1,4 +1,4 @@
-"""Depthwise convolution on arrays, against the definition."""
+"""Depthwise and grouped convolution on arrays, against the definition."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,12 @@ from stages import WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.depthwise import plan_depthwise
-from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
-from demitasse.backends.kernels.depthwise.gradient import DepthwiseGradients
+from demitasse.backends.kernels.depthwise import (
+    MOST_TAPS,
+    DepthwiseConvolution,
+    DepthwiseGradients,
+    plan_depthwise,
+)
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
@@ -33,11 +36,18 @@ WINDOWS = pytest.mark.parametrize(
 SIZES = pytest.mark.parametrize("size", [(1, 2), (5, 3), (6, 17), (20, 29)], ids=str)
 
 
-def convolution(n, c, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilation=(1, 1)):
+MEMBERS = pytest.mark.parametrize("members", [2, 4, 8, 16])
+
+
+def convolution(
+    n, c, size, *, members=1, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilation=(1, 1)
+):
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     out = [(s + 2 * p - r) // t + 1 for s, p, r, t in zip(size, pad, reach, stride, strict=True)]
     x, y = (n, c, *size), (n, c, *out)
-    return ops.Conv("float32", x, y, 1, kernel, stride, pad, dilation, group=c, bias=True)
+    return ops.Conv(
+        "float32", x, y, 1, kernel, stride, pad, dilation, group=c // members, bias=True
+    )
 
 
 def last(shape):
@@ -76,6 +86,51 @@ def test_the_output_is_that_of_the_definition(then, size, window, threads, width
 
     want = correlated(x, weights, op.pad, c, op.stride, op.dilation) + offsets[:, None, None]
     expect_close(y, rectified(then, want))
+
+
+@WIDTH
+@MEMBERS
+@pytest.mark.parametrize(
+    "window",
+    [
+        {},
+        {"stride": (2, 2)},
+        {"kernel": (5, 5), "pad": (2, 2), "stride": (2, 1)},
+        {"kernel": (3, 3), "pad": (2, 2), "dilation": (2, 2)},
+        {"kernel": (1, 3), "pad": (0, 4), "stride": (1, 3)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [(5, 3), (6, 17), (14, 14)], ids=str)
+def test_groups_are_convolved_by_the_definition(size, window, members, width):
+    c = 3 * max(width, members)
+    op = convolution(2, c, size, members=members, **window)
+    weights = normal(c, members, *op.kernel, seed=1)
+    x, offsets = normal(*op.bottom), normal(c, seed=2)
+    if members < width and members * weights[0, 0].size > MOST_TAPS:
+        with pytest.raises(Declined, match="121 taps"):
+            convolved(op, x, weights, offsets, Tuning(width))
+        return
+
+    y = convolved(op, x, weights, offsets, Tuning(width, threads=2), RELU)
+
+    want = correlated(x, weights, op.pad, op.group, op.stride, op.dilation)
+    expect_close(y, np.maximum(want + offsets[:, None, None], 0))
+
+
+@WIDTH
+@MEMBERS
+def test_nan_reaches_the_outputs_of_its_group(members, width):
+    c = 2 * max(width, members)
+    op = convolution(1, c, (5, 12), members=members)
+    x, weights = normal(*op.bottom), normal(c, members, 3, 3, seed=1)
+    x[0, members, 2, 6] = np.nan
+
+    y = convolved(op, x, weights, None, Tuning(width))
+
+    lost = np.zeros(op.top, bool)
+    lost[0, members : 2 * members, 1:4, 5:8] = True
+    np.testing.assert_array_equal(np.isnan(y), lost)
 
 
 @WIDTH
@@ -121,9 +176,22 @@ def test_what_is_no_number_is_rectified_as_layers_do(then, width):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"group": 16, "top": (1, 32, 9, 9)}, "a group of its own"),
-        ({"group": 1}, "a group of its own"),
+        ({"group": 16, "top": (1, 32, 9, 9)}, "as many outputs"),
+        ({"group": 1}, "groups of up to 16"),
+        (
+            {"bottom": (1, 96, 9, 9), "top": (1, 96, 9, 9), "group": 32},
+            "groups of up to 16",
+        ),
+        (
+            {"bottom": (1, 64, 9, 9), "top": (1, 64, 9, 9), "group": 2},
+            "groups of up to 16",
+        ),
+        (
+            {"bottom": (1, 20, 9, 9), "top": (1, 20, 9, 9), "group": 5},
+            "groups of up to 16",
+        ),
         ({"kernel": (12, 11)}, "121 taps"),
+        ({"kernel": (6, 6), "group": 4}, "121 taps"),
         ({"kernel": (3, 3), "dilation": (1, 99)}, "take up to 320"),
     ],
 )
@@ -135,11 +203,12 @@ def test_other_convolutions_are_declined(change, why):
         plan_depthwise(op, op.bottom, op.top, Tuning(width=16))
 
 
-def test_it_can_be_switched_off():
-    op = convolution(1, 16, (9, 9))
+@pytest.mark.parametrize(("members", "lowering"), [(1, "depthwise"), (4, "grouped")])
+def test_it_can_be_switched_off(members, lowering):
+    op = convolution(1, 16, (9, 9), members=members)
 
     with pytest.raises(Declined, match="off"):
-        plan_depthwise(op, op.bottom, op.top, Tuning(width=16, without=frozenset({"depthwise"})))
+        plan_depthwise(op, op.bottom, op.top, Tuning(width=16, without=frozenset({lowering})))
 
 
 def test_code_names_the_instructions():
@@ -147,6 +216,8 @@ def test_code_names_the_instructions():
 
     assert plan_depthwise(op, op.bottom, op.top, Tuning(width=8)).code == "depthwise llvm:avx2"
     assert plan_depthwise(op, op.bottom, op.top, Tuning(width=16)).code == "depthwise llvm:avx512"
+    op = convolution(1, 16, (9, 9), members=4)
+    assert plan_depthwise(op, op.bottom, op.top, Tuning(width=8)).code == "grouped llvm:avx2"
 
 
 def gradients(op, x, dy, filters, tuning, **asked):
@@ -172,7 +243,7 @@ def gradients(op, x, dy, filters, tuning, **asked):
 
 
 def operands(op):
-    weights = normal(op.top[1], 1, *op.kernel, seed=1)
+    weights = normal(op.top[1], op.bottom[1] // op.group, *op.kernel, seed=1)
     return normal(*op.bottom), normal(*op.top, seed=2), weights
 
 
@@ -196,6 +267,32 @@ def test_the_gradients_of_input_and_filters(window, size, width):
 
     dx, weight, _ = gradients(op, x, dy, weights, Tuning(width))
 
+    expect_gradients(op, (x, dy, weights), dx, weight)
+
+
+@WIDTH
+@MEMBERS
+@pytest.mark.parametrize("window", [
+    {}, {"stride": (2, 2)}, {"kernel": (5, 3), "pad": (1, 2), "stride": (2, 3)},
+    {"kernel": (3, 3), "pad": (2, 4), "stride": (2, 3), "dilation": (2, 2)},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("size", [(5, 3), (6, 17), (14, 14)], ids=str)
+def test_the_gradients_of_groups(size, window, members, width):
+    op = convolution(2, 3 * max(width, members), size, members=members, **window)
+    x, dy, weights = operands(op)
+
+    dx, weight, bias = gradients(op, x, dy, weights, Tuning(width, threads=2), bias=True)
+
+    expect_gradients(op, (x, dy, weights), dx, weight)
+    expect_close(bias, dy.astype(float).sum(axis=(0, 2, 3)))
+    data = gradients(op, x, dy, weights, Tuning(width), weights=False)
+    own = gradients(op, x, dy, weights, Tuning(width), data=False, bias=True)
+    for got, want in zip((data[0], *own[1:]), (dx, weight, bias), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def expect_gradients(op, given, dx, weight):
+    x, dy, weights = given
     where = op.pad, op.group, op.stride, op.dilation
     expect_close(weight, correlated_slopes(x, dy, op.kernel, *where))
     for seed in range(3, 6):  # a small step along any input changes the outputs by as much

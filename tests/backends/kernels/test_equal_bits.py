@@ -24,9 +24,11 @@ from demitasse.backends.kernels import elementwise
 from demitasse.backends.kernels.channel_affine import channel_factors, gates
 from demitasse.backends.kernels.channel_affine import gate_gradient as gradient_of_gates
 from demitasse.backends.kernels.col2im import Col2Im
-from demitasse.backends.kernels.depthwise import plan_depthwise
-from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
-from demitasse.backends.kernels.depthwise.gradient import DepthwiseGradients
+from demitasse.backends.kernels.depthwise import (
+    DepthwiseConvolution,
+    DepthwiseGradients,
+    plan_depthwise,
+)
 from demitasse.backends.kernels.epilogue import RELU
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
@@ -48,10 +50,12 @@ from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
 from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
 from demitasse.backends.kernels.softmax import Softmax
 from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
-from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
+from demitasse.backends.kernels.winograd.convolution import (
+    WinogradConvolution,
+    WinogradGradient,
+    product_kernel,
+)
 from demitasse.backends.kernels.winograd.filters import Filters
-from demitasse.backends.kernels.winograd.gradient import WinogradGradient
-from demitasse.backends.kernels.winograd.products import product_kernel
 from demitasse.backends.updates import KERNEL_FORMULAS, Piece, Update
 
 C, M, SIZE = 32, 48, (9, 30)

@@ -356,25 +356,6 @@ def test_parts_of_groups_divide_well_among_threads(groups, threads):
     assert math.ceil(count / threads) * threads <= 1.05 * count
 
 
-@WIDTH
-@pytest.mark.parametrize("taps", [{}, {"kernel": (3, 3), "pad": (1, 1), "stride": (2, 2)}], ids=str)
-def test_groups_of_large_images_compute_the_definition(taps, width):
-    case = Case(2, 120, 120, (40, 40), group=15, **taps)
-
-    assert case.plan(Tuning(width, 2)).divided[0] > 2
-    case.expect_all_passes(Tuning(width, 2))
-
-
-def test_groups_read_a_part_of_large_images_one_after_the_other():
-    wide, narrow = (
-        Case(8, 256, 256, (56, 56), group=groups, stride=(2, 2)).plan(Tuning(8, 2)).divided
-        for groups in (8, 16)
-    )
-
-    assert wide == (1, 1)
-    assert narrow == (98, 1)  # of 256 KiB or a little more
-
-
 def test_of_equal_divisions_the_one_that_reads_least_is_taken():
     wide, narrow = (
         Case(1, channels, filters, (7, 7)).plan(Tuning(16, 2)).divided

@@ -182,7 +182,7 @@ def test_a_kernel_of_a_struct_is_kept_by_its_writer_s_sources(monkeypatch):
 PROGRAM = """
 import sys
 import numpy as np
-from demitasse.backends.kernels.winograd.products import product_kernel
+from demitasse.backends.kernels.winograd.convolution import product_kernel
 assert product_kernel(8, 1, [20])
 print("llvmlite.binding" in sys.modules)
 """

@@ -7,7 +7,7 @@ from tilings import tiling
 
 from demitasse.backends.kernels.language.structs import Struct
 from demitasse.backends.kernels.winograd.blocks import BlockedKernel, BlockFields, each_block
-from demitasse.backends.kernels.winograd.products import (
+from demitasse.backends.kernels.winograd.convolution import (
     ProductFields,
     multiply_tiles,
     product_values,

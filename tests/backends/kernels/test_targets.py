@@ -8,7 +8,7 @@ from demitasse.backends.kernels import elementwise
 from demitasse.backends.kernels.language import compiler, target
 from demitasse.backends.kernels.language.team_code import FUNCTIONS, write_team
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd.products import product_kernel
+from demitasse.backends.kernels.winograd.convolution import product_kernel
 
 EACH = pytest.mark.parametrize(
     ("architecture", "system", "processor"),

@@ -9,9 +9,8 @@ from tilings import KERNELS, STRIDES, strided, tiling
 
 from demitasse.backends.kernels.epilogue import NOTHING
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
+from demitasse.backends.kernels.winograd.convolution import WinogradConvolution, WinogradGradient
 from demitasse.backends.kernels.winograd.filters import Filters
-from demitasse.backends.kernels.winograd.gradient import WinogradGradient
 
 ROUNDING = 5e-5
 """Of the largest value."""

@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, called
 
 from demitasse.backends.kernels.language.values import FLOAT
-from demitasse.backends.kernels.winograd.products import product_kernel, register_rows
+from demitasse.backends.kernels.winograd.convolution import product_kernel, register_rows
 
 
 def multiplied(kernel, width, vectors, rows, again):

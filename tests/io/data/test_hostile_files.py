@@ -12,7 +12,7 @@ from demitasse import Net
 from demitasse.errors import ConfigError, DataError, ErrorCode, NetError, PrototxtError
 from demitasse.io.data.images.codecs import read_image
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.plan.fusion import LONGEST
+from demitasse.plan.plan import LONGEST
 
 MANY = 200_000
 

@@ -9,8 +9,8 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.language.structs import Arguments
 from demitasse.backends.kernels.language.values import FLOAT
-from demitasse.backends.kernels.tiles import TileFields, Tiles, for_each_tile, inside
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.windows import TileFields, Tiles, for_each_tile, inside
 
 
 @pytest.mark.parametrize(
