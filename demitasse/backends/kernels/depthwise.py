@@ -195,7 +195,7 @@ def write_row(
         column = (first * code.tile.stride - f.left) * x_step
         tile = output + first * y_step
         if prefetches:
-            for below in rows[-code.tile.stride :]:
+            for below in rows[-code.tile.stride :]:  # strides of both axes are mostly equal
                 _prefetch_tile(k, below + column, x_step * (code.tile.pixels * code.tile.stride))
             _prefetch_tile(k, tile, y_step * code.tile.pixels)
         _sum_windows(k, f, code, vectors, [row + column for row in rows], tile, members, *inside)
