@@ -101,10 +101,10 @@ def test_there_are_no_more_threads_than_can_run(monkeypatch, there, allowed, use
 PROGRAM = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from demitasse.backends.cpu.engine import wanted
+from demitasse.backends.cpu.engine import thread_count
 from demitasse.core.host import cores
 from demitasse.io.data.threads import THREADS
-print(cores(), wanted(), THREADS)
+print(cores(), thread_count(), THREADS)
 """
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu import updates
-from demitasse.backends.cpu.engine import Engine, engine, ready_threads, wanted
+from demitasse.backends.cpu.engine import Engine, engine, thread_count
 from demitasse.backends.cpu.lowerings import LOWERINGS
 from demitasse.backends.cpu.steps.fusion import fuse
 from demitasse.backends.kernels import language as kernels
@@ -38,7 +38,7 @@ class CpuBackend(NumpyBackend):
         return ["cpu"]
 
     def enter(self) -> AbstractContextManager[None]:
-        ready_threads()
+        self.engine.ready_threads()
         return super().enter()
 
     @cached_property
@@ -52,7 +52,7 @@ class CpuBackend(NumpyBackend):
     def environment(self) -> dict[str, str]:
         return {
             **super().environment(),
-            "threads": str(wanted()),
+            "threads": str(thread_count()),
             "instruction set": self.engine.tuning.instructions,
             "kernels": str(kernels.status()),
             "winograd": str(settings.get("winograd")),
@@ -79,7 +79,7 @@ class CpuBackend(NumpyBackend):
     @property
     def storages(self) -> tuple[Stored, ...]:
         # blobs stay float32; products of few rows read half, others multiply in bfloat16
-        tuning = self.engine.tuning.as_set(wanted(), "bfloat16")
+        tuning = self.engine.tuning.as_set(thread_count(), "bfloat16")
         if not tuning.width:
             return ("float",)
         return STORAGES if tuning.bf16 else ("float", "half")

@@ -30,27 +30,7 @@ SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
 
 
-class _OfThread(threading.local):
-    seen = -1, 0
-
-
-_own = _OfThread()
-
-
-def ready_threads() -> None:
-    """Start the threads of a pass.
-
-    Raises:
-        DeviceError: The threads cannot be started.
-    """
-    now = settings.changes, os.getpid()
-    if now == _own.seen:
-        return
-    prepare(wanted())
-    _own.seen = now
-
-
-def wanted() -> int:
+def thread_count() -> int:
     """Return the number of threads of a pass; 1 without kernels."""
     if not kernels.status().ready:
         return 1
@@ -67,10 +47,11 @@ def _of_openmp() -> int:
     return number if number <= MOST_THREADS else 0
 
 
-class _Call(threading.local):
-    """The call of a kernel that a thread prepares: how much scratch memory it has taken."""
+class _OfThread(threading.local):
+    """State of a thread."""
 
-    taken = 0
+    ready = -1, 0  # settings and process for which the threads of a pass are ready
+    taken = 0  # scratch memory that the call of a kernel has taken, which the thread prepares
 
 
 class Engine(HostEngine):
@@ -83,8 +64,19 @@ class Engine(HostEngine):
     def __init__(self) -> None:
         super().__init__()
         self.tuning = Tuning(vector_width())
-        self._call = _Call()
+        self._of_thread = _OfThread()
         self._copies: dict[tuple[Layout, Layout], LayoutCopy] = {}
+
+    def ready_threads(self) -> None:
+        """Start the threads of a pass.
+
+        Raises:
+            DeviceError: The threads cannot be started.
+        """
+        now = settings.changes, os.getpid()
+        if now != self._of_thread.ready:
+            prepare(thread_count())
+            self._of_thread.ready = now
 
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
         """Copy elements from one layout to another of the same shape; padding becomes 0.
@@ -121,7 +113,7 @@ class Engine(HostEngine):
         copy = self._copies.get((here, there))
         if copy is None:
             try:
-                copy = LayoutCopy(here, there, self.tuning.as_set(wanted()))
+                copy = LayoutCopy(here, there, self.tuning.as_set(thread_count()))
             except Declined as declined:
                 message = f"{declined}, {here} and {there}"
                 raise DeviceError(message, code=ErrorCode.FAILED) from None
@@ -130,12 +122,12 @@ class Engine(HostEngine):
 
     def begin_call(self) -> None:
         """Begin the call of a kernel, and release the scratch memory of this thread's last call."""
-        self._call.taken = 0
+        self._of_thread.taken = 0
 
     def call_scratch(self, size: int) -> np.ndarray:
         """Return scratch memory that the present call has not taken before. Shape: (size,)."""
-        first = self._call.taken
-        self._call.taken = first + -(-size // LINE) * LINE
+        first = self._of_thread.taken
+        self._of_thread.taken = first + -(-size // LINE) * LINE
         return self.scratch("call", (first + size,))[first:]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from demitasse.backends.cpu.arguments import Argument, Derived, GradArg, Source
 from demitasse.backends.cpu.copies import LayoutCopy
-from demitasse.backends.cpu.engine import Engine, wanted
+from demitasse.backends.cpu.engine import Engine, thread_count
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.kernels.elementwise import MOST, Chain, Elementwise
 from demitasse.backends.kernels.language import call_recorder
@@ -22,7 +22,7 @@ from demitasse.backends.storage import Stored
 
 def kernel_tuning(engine: Engine, lowering: str = "", storage: Stored = "float") -> Tuning:
     """Return the tuning of our kernels, by the settings and the storage of a net's values."""
-    tuning = engine.tuning.as_set(wanted(), storage)
+    tuning = engine.tuning.as_set(thread_count(), storage)
     tuning.require(lowering)
     return tuning
 

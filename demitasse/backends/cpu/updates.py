@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from demitasse.backends.cpu.engine import engine, wanted
+from demitasse.backends.cpu.engine import engine, thread_count
 from demitasse.backends.kernels.fused_optimizer import FusedOptimizer
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.numpy.updates import sumsq
@@ -22,7 +22,7 @@ _optimizer = cache(FusedOptimizer)
 
 def apply(pieces: Sequence[Piece]) -> None:
     """Make all updates of one iteration."""
-    tuning = engine().tuning.as_set(wanted())
+    tuning = engine().tuning.as_set(thread_count())
     fused: list[Piece] = []
     rest: list[Piece] = []
     for piece in pieces:
