@@ -310,7 +310,7 @@ class Passes:
         if allocator is not None:
             if not backward:
                 self.plan.reshape()
-            allocator.update(self.plan.fusion_ends)
+            allocator.update(self.plan.fusion.ends)
             allocator.check_reads(first, last)
         try:
             if allocator is not None:

@@ -140,7 +140,7 @@ class Plan:
         self._inputs = [blob for one in bindings if not one.bottom for blob in one.top]
         self._preparations: LRUCache[Preparation] = LRUCache(CACHED_SHAPES)
         self._present: Preparation | None = None
-        self._fusion = Fusion(self.entries, elidable, optimize=optimize)
+        self.fusion = Fusion(self.entries, elidable, optimize=optimize)
         self._segments = Segments(self.entries, changes)
         self._dynamic = [i for i, one in enumerate(bindings) if one.layer.dynamic_shapes]
 
@@ -299,10 +299,6 @@ class Plan:
         """Return the Step of each layer's next forward; None for portable code."""
         return [entry.step for entry in self.entries]
 
-    def fusion_ends(self) -> list[int]:
-        """Return, for each layer, the last of those that may run as one with it."""
-        return self._fusion.ends()
-
     @property
     def workspace(self) -> int:
         """Scratch memory of all prepared Steps, in bytes."""
@@ -340,7 +336,7 @@ class Plan:
         while index <= end:
             entry = self.entries[index]
             with _naming(entry, "preparation"):
-                index += self._fusion.fuse(entry, index, end)
+                index += self.fusion.fuse(entry, index, end)
             self.layouts.add_written(entry.forward_step)
         for entry in entries:
             entry.subscribe(self._changes)
