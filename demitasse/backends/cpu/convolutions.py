@@ -341,8 +341,9 @@ class DepthwiseKernels(ConvKernels):
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
-        few = case.x[1] if case.op.group == case.x[1] else math.gcd(case.x[1], case.tuning.width)
-        self.schedule = plan_depthwise(case.op, case.x, case.y, case.fitting(few))
+        c, width = case.x[1], case.tuning.width
+        whole = c if case.op.group == c else math.gcd(c, width)  # groups fill whole vectors
+        self.schedule = plan_depthwise(case.op, case.x, case.y, case.fitting(whole))
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         operands, x = self._as_written(operands, self.case.x[1])

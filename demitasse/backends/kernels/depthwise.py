@@ -26,7 +26,6 @@ from demitasse.backends.kernels.language.values import (
     FLOAT,
     Vector,
     Word,
-    choose,
     chunk,
     fma,
     maximum,
@@ -186,8 +185,8 @@ def write_row(
     Groups have so many ``members``. With ``prefetches``, later tiles of the rows that no window
     above has, and of the outputs, are prefetched.
     """
-    ys = [row * f.step_down - f.top + f.down * i for i in range(code.rows)]
-    rows = [choose((y > -1) & (y < f.x.rows), f.x.row(image, y), f.zeros) for y in ys]
+    top = row * f.step_down - f.top
+    rows = [f.x.row_or(f.zeros, image, top + f.down * i) for i in range(code.rows)]
 
     x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
 
@@ -332,6 +331,7 @@ class Shape(NamedTuple):
     """Parameters that the kernel's code depends on.
 
     Attributes:
+        members: Channels of a group.
         pad: Columns of padding, modulo the stride.
         pixels: Pixels of a tile, a multiple of the stride.
         data: True if the gradient of the input is computed.
@@ -439,7 +439,8 @@ def _gradient_kernel(k: Kernel, f: GradientFields, shape: Shape, tiles: Tiles) -
                         case(phase)
                         taps = shape.taps(0, phase)
                         reached = [
-                            (tap, _row(f, image, padded // down + away)) for tap, away in taps
+                            (tap, f.y.row_or(f.zeros, image, padded // down + away))
+                            for tap, away in taps
                         ]
                         rows = Rows(f.x.row(image, line), f.dx.row(image, line), reached)
                         _add_row(k, f, shape, tiles, rows, vectors, sums)
@@ -461,11 +462,6 @@ def _add_gradients(
             column.vectors = [column.vectors[0] + number]
         own = sums + vector.i * each
         k.store(k.load(own) + column.vectors[0], own)
-
-
-def _row(f: GradientFields, image: Word, row: Word) -> Word:
-    """Return the address of a row of gradients, or of zeros in the place of a row outside."""
-    return choose((row > -1) & (row < f.y.rows), f.y.row(image, row), f.zeros)
 
 
 class Rows(NamedTuple):
@@ -538,10 +534,10 @@ def _add_reached(
     filters, sums, row = places
     taps = [(member * wide + tap) * k.vector_bytes for tap in range(wide)]
     weights = [k.load(filters + at) for at in taps if shape.data]
-    totals, columns = [k.constant(0.0)] * wide, shape.columns()
+    totals, columns, first = [k.constant(0.0)] * wide, shape.columns(), shape.begin
     for j in outputs:
         dy = load(row + y_step * j)
-        for tap, pixel in columns.get(shape.begin + j, ()):
+        for tap, pixel in columns.get(first + j, ()):
             i = pixel - pixels.start
             if pixel in pixels and shape.data:
                 gradients[i] = fma(dy, weights[tap], gradients[i])

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, Word
+from demitasse.backends.kernels.language.values import FLOAT, Word, choose
 
 
 def first_channels(count: int, width: int) -> list[int]:
@@ -129,6 +129,10 @@ class ImageFields(Struct):
     def row(self, image: Word, row: Word | int) -> Word:
         """Return the address of a row's first pixel."""
         return self.at + (image * self.image_stride + row * self.row_stride) * FLOAT
+
+    def row_or(self, zeros: Word, image: Word, row: Word) -> Word:
+        """Return the address of a row's first pixel, or of ``zeros`` for a row outside."""
+        return choose((row > -1) & (row < self.rows), self.row(image, row), zeros)
 
     @property
     def row_bytes(self) -> Word:

@@ -356,6 +356,14 @@ def test_parts_of_groups_divide_well_among_threads(groups, threads):
     assert math.ceil(count / threads) * threads <= 1.05 * count
 
 
+@WIDTH
+@pytest.mark.parametrize("taps", [{}, {"kernel": (3, 3), "pad": (1, 1), "stride": (2, 2)}], ids=str)
+def test_groups_of_large_images_compute_the_definition(taps, width):
+    case = Case(2, 120, 120, (40, 40), group=15, **taps)
+
+    case.expect_all_passes(Tuning(width, 2))
+
+
 def test_of_equal_divisions_the_one_that_reads_least_is_taken():
     wide, narrow = (
         Case(1, channels, filters, (7, 7)).plan(Tuning(16, 2)).divided

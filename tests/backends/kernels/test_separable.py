@@ -322,7 +322,9 @@ def test_other_convolutions_are_declined():
     wide = ops.Conv(**{**vars(pixels), "kernel": (3, 3), "pad": (1, 1)})
     assert "windows of one pixel" in reason((each, wide), always(16))
     joint = ops.Conv(**{**vars(each), "group": 1})
-    assert "a depthwise convolution" in reason((joint, pixels), always(16))
+    groups = ops.Conv(**{**vars(each), "group": 8})
+    for other in (joint, groups):
+        assert "a depthwise convolution" in reason((other, pixels), always(16))
 
 
 @pytest.mark.parametrize("n", [1, 2])

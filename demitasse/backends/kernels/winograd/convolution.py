@@ -177,10 +177,6 @@ class ConvolutionFields(Struct):
     """One offset for each output channel."""
 
 
-STAGES = 3
-"""Stages of a block: input transform, products, output transform."""
-
-
 @ConvolutionFields.kernel("convolve")
 def _kernel(
     k: Kernel, f: ConvolutionFields, of: Filtering, *, limited: bool, dilated: bool
@@ -225,7 +221,7 @@ class WinogradConvolution(BlockedKernel):
             tiling,
             _kernel(tiling.width, tiling.filtering, limited=then.limited, dilated=dilated),
             ConvolutionFields,
-            STAGES,
+            stages=3,  # input transform; products; output transform
             products=product_values(tiling),
             x=TiledFields.tiled(x, tiling),
             y=TiledOutputFields.tiled(y, tiling, read=False),
@@ -265,10 +261,6 @@ class GradientFields(Struct):
     """The gradient of the output."""
     offsets: Address
     """The gradient of the bias, chunk by chunk."""
-
-
-GRADIENT_STAGES = 2
-"""Stages of a block: both input transforms, and products."""
 
 
 @GradientFields.kernel("gradient")
@@ -314,7 +306,7 @@ class WinogradGradient(BlockedKernel):
             tiling,
             _gradient_kernel(tiling.width, tiling.filtering, dilated=tiling.dilation != (1, 1)),
             GradientFields,
-            GRADIENT_STAGES,
+            stages=2,  # both input transforms; products
             products=product_values(tiling, gradient=True),
             x=TiledFields.tiled(x, tiling),
             y=TiledFields.tiled(y, tiling, read=False),
