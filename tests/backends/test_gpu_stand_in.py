@@ -104,6 +104,20 @@ class TestOrder:
 
         assert array.get() == 1
 
+    def test_pinned_memory_that_dies_within_work_lets_no_later_work_begin(self, cupy):
+        garbage, ran = [cupy.cuda.PinnedMemory(8)], []
+        stream = cupy.cuda.Stream(non_blocking=True)
+
+        def first(_):
+            garbage.clear()
+            ran.append("first")
+
+        stream.launch_host_func(first, None)
+        stream.launch_host_func(lambda _: ran.append("second"), None)
+        stream.synchronize()
+
+        assert ran == ["first", "second"]
+
     def test_an_event_is_a_point_in_a_stream(self, cupy):
         host, event = pinned(cupy, [1.0]), cupy.cuda.Event(disable_timing=True)
         array = cupy.empty(1)

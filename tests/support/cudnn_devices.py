@@ -60,5 +60,7 @@ def gpu_with_cudnn(frontend):
         engine = device.backend.engine
         engine.__dict__.pop("_cudnn", None)
         frontend.submit = lambda stream, work: machine.queue_at(stream).add(work)
-        yield device
-        engine.__dict__.pop("_cudnn", None)
+        try:
+            yield device
+        finally:
+            engine.__dict__.pop("_cudnn", None)

@@ -87,10 +87,14 @@ class Queue:
             number = self.issued if number is None else number
             while self.finished < number:
                 work, after = self._waiting.popleft()
-                self.finished += 1
-                for queue, reached in after:
-                    queue.run(reached)
-                work()
+                _working.append(work)
+                try:
+                    self.finished += 1
+                    for queue, reached in after:
+                        queue.run(reached)
+                    work()
+                finally:
+                    _working.pop()
 
     def synchronize(self) -> None:
         """As cudaStreamSynchronize."""
@@ -157,6 +161,14 @@ class Gpu:
         with lock:
             at = bisect_right(self._starts, address) - 1
             return at >= 0 and address + size <= self._ends[self._starts[at]]
+
+
+_working: list[Work] = []
+
+
+def working() -> bool:
+    """Whether a piece of work is not done yet: what is queued behind it must not begin."""
+    return bool(_working)
 
 
 gpus = [Gpu(number) for number in range(GPUS)]

@@ -29,6 +29,7 @@ class _Block:
 
 _starts: list[int] = []
 _known: dict[int, _Block] = {}
+_leaving: list[int] = []
 
 
 def is_memory_pinned(data: int) -> bool:
@@ -46,14 +47,24 @@ class PinnedMemory:
         self.ptr, self.size = self._block.ptr, size
 
     def __del__(self, ending: Any = sys.is_finalizing) -> None:
-        """Give it back to the system, which waits for the GPUs."""
+        """Give it back to the system, which waits for the GPUs.
+
+        A collection of garbage calls this anywhere, within a piece of work as well. The memory
+        then stays until some other is given back.
+        """
         if ending():
             return
-        for gpu in machine.gpus:
-            for queue in list(gpu.queues.values()):
-                queue.run()
-        _starts.remove(self.ptr)
-        del _known[self.ptr]
+        with machine.lock:
+            _leaving.append(self.ptr)
+            if machine.working():
+                return
+            for gpu in machine.gpus:
+                for queue in list(gpu.queues.values()):
+                    queue.run()
+            while _leaving:
+                start = _leaving.pop()
+                _starts.remove(start)
+                del _known[start]
 
 
 class PinnedMemoryPointer:
