@@ -54,15 +54,21 @@ def training(device: Device, dry: bool) -> dict[str, Any]:
     return {"relative": worst}
 
 
+SIZES = {
+    "lenet": ((64, 1), (2, 5)), "caffenet": ((16, 1), (2, 16)), "residual": ((16, 1), (2, 4)),
+    "googlenet": ((4, 1), (1, 16)),
+}  # fmt: skip
+"""Batch, and divisor of the widths: on a GPU, and in a dry run."""
+
+
 def recorded(device: Device, dry: bool) -> dict[str, Any]:
     """Weights after iterations that are launched as one must be those of queued ones, to the bit.
 
     LeNet, CaffeNet with LRN, groups and Dropout, a residual net with BatchNorm, GoogLeNet.
     """
     found: dict[str, Any] = {}
-    cases = {"lenet": (64, 5), "caffenet": (16, 16), "residual": (16, 4), "googlenet": (4, 16)}
-    for name, (batch, rehearsed) in cases.items():
-        given = (2, rehearsed) if dry else (batch, 1)
+    for name, sizes in SIZES.items():
+        given = sizes[dry]
         for tf32 in ("off", "auto"):
             weights = []
             for graphs in ("off", "auto"):
@@ -89,11 +95,10 @@ thrice the difference that TF32 itself makes."""
 def options(device: Device, dry: bool) -> dict[str, Any]:
     """Weights after iterations with an option: near those without, and launched as queued."""
     found: dict[str, Any] = {}
-    sizes = {"lenet": (64, 5), "caffenet": (16, 16), "residual": (16, 4), "googlenet": (4, 16)}
     steps = 4 if dry else 8
     for option, names in OPTIONS.items():
         for name in names:
-            given = (2, sizes[name][1]) if dry else (sizes[name][0], 1)
+            given = SIZES[name][dry]
             with settings.override(tf32="off"):
                 before, exact = (_weights(name, device, *given, count) for count in (0, steps))
             with settings.override(tf32="auto"):
