@@ -106,25 +106,10 @@ class Axes:
             return 1
         return self._shape[index]
 
-    @property
-    def num(self) -> int:
-        """Legacy axis 0."""
-        return self.legacy_shape(0)
-
-    @property
-    def channels(self) -> int:
-        """Legacy axis 1."""
-        return self.legacy_shape(1)
-
-    @property
-    def height(self) -> int:
-        """Legacy axis 2."""
-        return self.legacy_shape(2)
-
-    @property
-    def width(self) -> int:
-        """Legacy axis 3."""
-        return self.legacy_shape(3)
+    num = property(lambda self: self.legacy_shape(0), doc="Legacy axis 0.")
+    channels = property(lambda self: self.legacy_shape(1), doc="Legacy axis 1.")
+    height = property(lambda self: self.legacy_shape(2), doc="Legacy axis 2.")
+    width = property(lambda self: self.legacy_shape(3), doc="Legacy axis 3.")
 
     def offset(self, *indices: int | Sequence[int]) -> int:
         """Return the flat index of an element; missing trailing indices are 0.

@@ -346,16 +346,17 @@ class DepthwiseKernels(ConvKernels):
         self.schedule = plan_depthwise(case.op, case.x, case.y, case.fitting(whole))
 
     def forward(self, operands: ConvOperands) -> KernelCall:
+        self.schedule.decline_taps()
         operands, x = self._as_written(operands, self.case.x[1])
         [y] = self._in_vectors(self.case.x[1], operands.target)
         make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
         return self._call(make, operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
+        self.schedule.decline_taps()
         x, y = self._in_vectors(self.case.x[1], operands.source, operands.dy)
-        bias = operands.bias is not None
-        kernel = DepthwiseGradients(self.schedule, (x, y, x), data=False, bias=bias)
-        return self._gradient(kernel, operands)
+        asked = {"data": False, "bias": operands.bias is not None}
+        return self._gradient(DepthwiseGradients(self.schedule, (x, y, x), **asked), operands)
 
     def data(self, operands: ConvOperands) -> KernelCall:
         y, dx = self._in_vectors(self.case.x[1], operands.source, operands.target)
@@ -367,6 +368,7 @@ class DepthwiseKernels(ConvKernels):
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
 
     def gradients(self, weights: GradientOperands, data: ConvOperands) -> KernelCall:
+        self.schedule.decline_taps()
         x, y, dx = self._in_vectors(self.case.x[1], weights.source, weights.dy, data.target)
         bias = weights.bias is not None
         make = partial(DepthwiseGradients, self.schedule, (x, y, dx), bias=bias)

@@ -59,7 +59,7 @@ SUMS = {4: 14, 8: 8, 16: 14}
 ROWS_EACH = 8
 """Rows of outputs that each thread has at least; with fewer, threads divide the channels too."""
 
-MOST_TAPS = 121
+MOST_TAPS = 128
 """Most taps of a window, times members of groups smaller than vectors: kernels are unrolled."""
 
 MOST_MEMBERS = 16
@@ -91,6 +91,15 @@ class DepthwiseSchedule(WindowSchedule):
     def code(self) -> str:
         return super().code if self.members == 1 else f"grouped llvm:{self.tuning.instructions}"
 
+    def decline_taps(self, *, back: bool = False) -> None:
+        """Decline windows that are large for a kernel, that of the input's gradient if ``back``."""
+        op, looped = self.op, back and has_loop(self.op)
+        taps = math.prod(op.kernel) * (self.members if self.members < self.width else 1)
+        taps = taps // op.stride[0] if looped else taps
+        decline_if(taps > MOST_TAPS, f"a window of {op.kernel}; kernels take {MOST_TAPS} taps")
+        if not looped:
+            decline_many(self.tile, op)
+
     @cached_property
     def vectors(self) -> list[int]:
         """First channel of each vector; the last begins early where they do not divide."""
@@ -105,6 +114,12 @@ class DepthwiseSchedule(WindowSchedule):
         """Into how many parts the channels of a row are divided."""
         few = self.y[0] * self.y[2] < ROWS_EACH * self.tuning.threads
         return min(self.tuning.threads, len(self.vectors)) if few else 1
+
+
+def has_loop(of: ops.Conv | Shape) -> bool:
+    """Return whether the gradient of a large window's input has a loop over phases of rows."""
+    alike = of.dilation[0] == 1 and of.kernel[0] % of.stride[0] == 0  # as many taps reach each
+    return alike and math.prod(of.kernel) > MOST_TAPS
 
 
 def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DepthwiseSchedule:
@@ -123,10 +138,8 @@ def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
         f"depthwise convolution takes two axes and {width} channels or more, with as many outputs; "
         f"groups of up to {MOST_MEMBERS} channels, which are vectors of {width} or divide them",
     )
-    unrolled = math.prod(op.kernel) * (members if members < width else 1)
-    decline_if(unrolled > MOST_TAPS, f"a window of {op.kernel}; kernels take {MOST_TAPS} taps")
     strips = DepthwiseSchedule(op, x, y, tuning)
-    decline_many(strips.tile, op)
+    strips.decline_taps(back=True)
     return strips
 
 
@@ -434,10 +447,12 @@ def _gradient_kernel(k: Kernel, f: GradientFields, shape: Shape, tiles: Tiles) -
             with k.loop(bottom, top) as row:
                 image, line = row.i // f.x.rows, row.i % f.x.rows
                 padded = line + f.top
-                with k.cases(padded % down) as case:
-                    for phase in range(down):
-                        case(phase)
-                        taps = shape.taps(0, phase)
+                phase, looped = padded % down, has_loop(shape)
+                every = [(phase + down * n, -n) for n in range(shape.kernel[0] // down)]
+                with k.cases(phase.constant(0) if looped else phase) as case:
+                    for number in range(1 if looped else down):
+                        case(number)
+                        taps = every if looped else shape.taps(0, number)
                         reached = [
                             (tap, f.y.row_or(f.zeros, image, padded // down + away))
                             for tap, away in taps
@@ -472,7 +487,7 @@ class Rows(NamedTuple):
 
     x: Word
     dx: Word
-    reached: Sequence[tuple[int, Word]]
+    reached: Sequence[tuple[Word | int, Word]]
 
 
 def _add_row(

@@ -76,10 +76,6 @@ def _square(numbers: Numbers, x: Vector) -> Vector:
     return inner * inner
 
 
-def _elu(numbers: Numbers, x: Vector) -> Vector:
-    return clamp_min(x, 0.0) + numbers[0] * exp_less_one(clamp_max(x, 0.0))
-
-
 def _bell(x: Vector) -> tuple[Vector, Vector]:
     """Return a = |x|, and exp(-a^2 / 2); see ``backends.normal``."""
     size = clamp_max(clamp_min(x, -x), normal.LARGEST)
@@ -103,7 +99,7 @@ FUNCTIONS: dict[str, Formula] = {
     "abs": lambda _, x: clamp_min(x, -x) + 0.0,  # of negative zero, too
     "bnll": lambda _, x: clamp_min(x, 0.0) + log_one_more(exp(clamp_max(x, -x))),
     "clip": lambda numbers, x: clamp_min(clamp_max(x, numbers[1]), numbers[0]),
-    "elu": _elu,
+    "elu": lambda numbers, x: clamp_min(x, 0.0) + numbers[0] * exp_less_one(clamp_max(x, 0.0)),
     "exp": lambda numbers, x: exp(x * numbers[0]) * numbers[1],
     "gelu": _gelu,
     "hard_swish": lambda _, x: x * clamp_max(clamp_min(x + 3.0, 0.0), 6.0) / 6.0,

@@ -108,7 +108,7 @@ def test_groups_are_convolved_by_the_definition(size, window, members, width):
     weights = normal(c, members, *op.kernel, seed=1)
     x, offsets = normal(*op.bottom), normal(c, seed=2)
     if members < width and members * weights[0, 0].size > MOST_TAPS:
-        with pytest.raises(Declined, match="121 taps"):
+        with pytest.raises(Declined, match=f"{MOST_TAPS} taps"):
             convolved(op, x, weights, offsets, Tuning(width))
         return
 
@@ -190,8 +190,8 @@ def test_what_is_no_number_is_rectified_as_layers_do(then, width):
             {"bottom": (1, 20, 9, 9), "top": (1, 20, 9, 9), "group": 5},
             "groups of up to 16",
         ),
-        ({"kernel": (12, 11)}, "121 taps"),
-        ({"kernel": (6, 6), "group": 4}, "121 taps"),
+        ({"kernel": (12, 11)}, f"{MOST_TAPS} taps"),
+        ({"kernel": (6, 6), "group": 4}, f"{MOST_TAPS} taps"),
         ({"kernel": (3, 3), "dilation": (1, 99)}, "take up to 320"),
     ],
 )
@@ -295,11 +295,40 @@ def expect_gradients(op, given, dx, weight):
     x, dy, weights = given
     where = op.pad, op.group, op.stride, op.dilation
     expect_close(weight, correlated_slopes(x, dy, op.kernel, *where))
+    expect_input_gradient(op, dy, weights, dx)
+
+
+def expect_input_gradient(op, dy, weights, dx):
+    where = op.pad, op.group, op.stride, op.dilation
     for seed in range(3, 6):  # a small step along any input changes the outputs by as much
         step = normal(*op.bottom, seed=seed)
         y = correlated(step, weights, *where)
         scale = np.linalg.norm(dx) * np.linalg.norm(step)
         assert abs((dy * y).sum() - (dx.astype(float) * step).sum()) <= 1e-6 * scale
+
+
+LARGE = [
+    {"kernel": (16, 16), "stride": (8, 8), "pad": (4, 4)},
+    {"kernel": (32, 8), "stride": (16, 3), "pad": (0, 9)},
+    {"kernel": (12, 13), "stride": (12, 13), "pad": (1, 2), "dilation": (1, 2)},
+]
+"""Windows that only the gradient of the input takes."""
+
+
+@WIDTH
+@pytest.mark.parametrize("members", [1, 4])
+@pytest.mark.parametrize("window", LARGE, ids=str)
+@pytest.mark.parametrize("size", [(33, 32), (35, 70)], ids=str)
+def test_large_windows_with_strides_have_a_gradient_of_the_input(size, window, members, width):
+    op = convolution(2, 3 * width, size, members=members, **window)
+    x, dy, weights = operands(op)
+
+    dx, _, _ = gradients(op, x, dy, weights, Tuning(width, threads=2), weights=False)
+
+    expect_input_gradient(op, dy, weights, dx)
+    strips = plan_depthwise(op, op.bottom, op.top, Tuning(width))
+    with pytest.raises(Declined, match=f"{MOST_TAPS} taps"):
+        strips.decline_taps()
 
 
 @WIDTH
