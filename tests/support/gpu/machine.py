@@ -87,14 +87,10 @@ class Queue:
             number = self.issued if number is None else number
             while self.finished < number:
                 work, after = self._waiting.popleft()
-                _working.append(work)
-                try:
-                    self.finished += 1
-                    for queue, reached in after:
-                        queue.run(reached)
-                    work()
-                finally:
-                    _working.pop()
+                self.finished += 1
+                for queue, reached in after:
+                    queue.run(reached)
+                work()
 
     def synchronize(self) -> None:
         """As cudaStreamSynchronize."""
@@ -161,14 +157,6 @@ class Gpu:
         with lock:
             at = bisect_right(self._starts, address) - 1
             return at >= 0 and address + size <= self._ends[self._starts[at]]
-
-
-_working: list[Work] = []
-
-
-def working() -> bool:
-    """Whether a piece of work is not done yet: what is queued behind it must not begin."""
-    return bool(_working)
 
 
 gpus = [Gpu(number) for number in range(GPUS)]

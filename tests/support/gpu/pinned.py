@@ -29,7 +29,7 @@ class _Block:
 
 _starts: list[int] = []
 _known: dict[int, _Block] = {}
-_leaving: list[int] = []
+_leaving: dict[int, list[tuple[machine.Queue, int]]] = {}
 
 
 def is_memory_pinned(data: int) -> bool:
@@ -47,24 +47,20 @@ class PinnedMemory:
         self.ptr, self.size = self._block.ptr, size
 
     def __del__(self, ending: Any = sys.is_finalizing) -> None:
-        """Give it back to the system, which waits for the GPUs.
+        """Give it back to the system when all that is queued now is done, for which it waits.
 
-        A collection of garbage calls this anywhere, within a piece of work as well. The memory
-        then stays until some other is given back.
+        A collection of garbage calls this anywhere, also within a piece of work, and before
+        members of a group have come as far: nothing runs here.
         """
         if ending():
             return
         with machine.lock:
-            _leaving.append(self.ptr)
-            if machine.working():
-                return
-            for gpu in machine.gpus:
-                for queue in list(gpu.queues.values()):
-                    queue.run()
-            while _leaving:
-                start = _leaving.pop()
-                _starts.remove(start)
-                del _known[start]
+            queues = [queue for gpu in machine.gpus for queue in gpu.queues.values()]
+            _leaving[self.ptr] = [(queue, queue.issued) for queue in queues]
+            for start, waited in list(_leaving.items()):
+                if all(queue.finished >= number for queue, number in waited):
+                    del _leaving[start], _known[start]
+                    _starts.remove(start)
 
 
 class PinnedMemoryPointer:
