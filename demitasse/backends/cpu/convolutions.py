@@ -259,6 +259,9 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
         kinds = (WinogradKernels,)
     elif case.op.group > 1:
         kinds = (DepthwiseKernels, WinogradKernels)
+    if case.op.group > 1:
+        with suppress(Declined):
+            general.insert(0, UpsamplingKernels(case))
     reasons: list[str] = []
     for kind in kinds:
         try:
@@ -336,27 +339,16 @@ def _by_rows(op: ops.Conv, x: ops.Shape) -> bool:
     return (op.kernel[1], op.pad[1], op.dilation[1]) == (x[3], 0, 1)
 
 
-class DepthwiseKernels(ConvKernels):
-    """Convolutions of each channel by itself, or of groups of few channels."""
+class UpsamplingKernels(ConvKernels):
+    """Gradients of the input of depthwise or grouped convolutions with large windows."""
+
+    back = True
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
         c, width = case.x[1], case.tuning.width
         whole = c if case.op.group == c else math.gcd(c, width)  # groups fill whole vectors
-        self.schedule = plan_depthwise(case.op, case.x, case.y, case.fitting(whole))
-
-    def forward(self, operands: ConvOperands) -> KernelCall:
-        self.schedule.decline_taps()
-        operands, x = self._as_written(operands, self.case.x[1])
-        [y] = self._in_vectors(self.case.x[1], operands.target)
-        make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
-        return self._call(make, operands)
-
-    def weights(self, operands: GradientOperands) -> KernelCall:
-        self.schedule.decline_taps()
-        x, y = self._in_vectors(self.case.x[1], operands.source, operands.dy)
-        asked = {"data": False, "bias": operands.bias is not None}
-        return self._gradient(DepthwiseGradients(self.schedule, (x, y, x), **asked), operands)
+        self.schedule = plan_depthwise(case.op, case.x, case.y, case.fitting(whole), back=self.back)
 
     def data(self, operands: ConvOperands) -> KernelCall:
         y, dx = self._in_vectors(self.case.x[1], operands.source, operands.target)
@@ -367,11 +359,27 @@ class DepthwiseKernels(ConvKernels):
         arguments = dy, dy, None, None, operands.target
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
 
+
+class DepthwiseKernels(UpsamplingKernels):
+    """All passes of convolutions of each channel by itself, or of groups of few channels."""
+
+    back = False
+
+    def forward(self, operands: ConvOperands) -> KernelCall:
+        operands, x = self._as_written(operands, self.case.x[1])
+        [y] = self._in_vectors(self.case.x[1], operands.target)
+        make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
+        return self._call(make, operands)
+
+    def weights(self, operands: GradientOperands) -> KernelCall:
+        x, y = self._in_vectors(self.case.x[1], operands.source, operands.dy)
+        bias = operands.bias is not None
+        kernel = DepthwiseGradients(self.schedule, (x, y, x), data=False, bias=bias)
+        return self._gradient(kernel, operands)
+
     def gradients(self, weights: GradientOperands, data: ConvOperands) -> KernelCall:
-        self.schedule.decline_taps()
         x, y, dx = self._in_vectors(self.case.x[1], weights.source, weights.dy, data.target)
-        bias = weights.bias is not None
-        make = partial(DepthwiseGradients, self.schedule, (x, y, dx), bias=bias)
+        make = partial(DepthwiseGradients, self.schedule, (x, y, dx), bias=weights.bias is not None)
         return self._gradient(PackedKernel(make, update=data.weight), weights, data.target)
 
 
@@ -456,11 +464,8 @@ class DirectKernels(ConvKernels):
             wished: Any = self.case.at.layouts.preferred(target.memory)[-1:]
             known[:0] = [one for one in wished if one.shape == target.layout.shape]
         layout, y = first_suitable(known, partial(self.case.images, width=self.schedule.width))
-        operands = replace(
-            operands,
-            source=operands.source.in_layout(self.case.x_in_order),
-            target=target.in_layout(layout),
-        )
+        source = operands.source.in_layout(self.case.x_in_order)
+        operands = replace(operands, source=source, target=target.in_layout(layout))
         return self._call(partial(DirectConvolution, self.schedule, y, operands.then), operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:

@@ -91,15 +91,6 @@ class DepthwiseSchedule(WindowSchedule):
     def code(self) -> str:
         return super().code if self.members == 1 else f"grouped llvm:{self.tuning.instructions}"
 
-    def decline_taps(self, *, back: bool = False) -> None:
-        """Decline windows that are large for a kernel, that of the input's gradient if ``back``."""
-        op, looped = self.op, back and has_loop(self.op)
-        taps = math.prod(op.kernel) * (self.members if self.members < self.width else 1)
-        taps = taps // op.stride[0] if looped else taps
-        decline_if(taps > MOST_TAPS, f"a window of {op.kernel}; kernels take {MOST_TAPS} taps")
-        if not looped:
-            decline_many(self.tile, op)
-
     @cached_property
     def vectors(self) -> list[int]:
         """First channel of each vector; the last begins early where they do not divide."""
@@ -122,8 +113,12 @@ def has_loop(of: ops.Conv | Shape) -> bool:
     return alike and math.prod(of.kernel) > MOST_TAPS
 
 
-def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DepthwiseSchedule:
+def plan_depthwise(
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, back: bool = False
+) -> DepthwiseSchedule:
     """Return the schedule of a depthwise or grouped convolution; shapes are (N, C, H, W).
+
+    With ``back``, windows are large, and only the gradient of the input has a kernel.
 
     Raises:
         Declined: Groups are large or divide no vectors, axes are not two, or windows are large.
@@ -138,8 +133,13 @@ def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
         f"depthwise convolution takes two axes and {width} channels or more, with as many outputs; "
         f"groups of up to {MOST_MEMBERS} channels, which are vectors of {width} or divide them",
     )
+    decline_if(back and not has_loop(op), f"a window of {op.kernel} without a loop over phases")
+    unrolled = math.prod(op.kernel) * (members if members < width else 1)
+    unrolled //= op.stride[0] if back else 1
+    decline_if(unrolled > MOST_TAPS, f"a window of {op.kernel}; kernels take {MOST_TAPS} taps")
     strips = DepthwiseSchedule(op, x, y, tuning)
-    strips.decline_taps(back=True)
+    if not back:
+        decline_many(strips.tile, op)
     return strips
 
 
@@ -446,17 +446,14 @@ def _gradient_kernel(k: Kernel, f: GradientFields, shape: Shape, tiles: Tiles) -
                 )
             with k.loop(bottom, top) as row:
                 image, line = row.i // f.x.rows, row.i % f.x.rows
-                padded = line + f.top
-                phase, looped = padded % down, has_loop(shape)
+                padded, looped = line + f.top, has_loop(shape)
+                y, phase = padded // down, padded % down
                 every = [(phase + down * n, -n) for n in range(shape.kernel[0] // down)]
                 with k.cases(phase.constant(0) if looped else phase) as case:
                     for number in range(1 if looped else down):
                         case(number)
                         taps = every if looped else shape.taps(0, number)
-                        reached = [
-                            (tap, f.y.row_or(f.zeros, image, padded // down + away))
-                            for tap, away in taps
-                        ]
+                        reached = [(n, f.y.row_or(f.zeros, image, y + away)) for n, away in taps]
                         rows = Rows(f.x.row(image, line), f.dx.row(image, line), reached)
                         _add_row(k, f, shape, tiles, rows, vectors, sums)
 

@@ -121,7 +121,6 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         "a depthwise convolution runs as one with windows of one pixel in one group",
     )
     strips = plan_depthwise(depthwise, depthwise.bottom, depthwise.top, tuning)
-    strips.decline_taps()
     product = plan_igemm(pointwise, pointwise.bottom, pointwise.top, tuning)
     blocks = SeparableSchedule(strips, product)
     channels, filters = blocks.channels, product.filters
