@@ -587,8 +587,7 @@ class Blob(Axes):
         name = f"{self.name!r} " if self.name else ""
         return f"Blob({name}{self.shape_string} {self.dtype} on {self.device})"
 
-    def _repr_html_(self) -> str:
-        return html_of(self)
+    _repr_html_ = html_of
 
 
 HOST_KINDS = {1, 3}

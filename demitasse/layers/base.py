@@ -496,8 +496,7 @@ class Layer(Arrays):
             blob.to(device)
         self._constants.clear()
 
-    def _repr_html_(self) -> str:
-        return html_of(self)
+    _repr_html_ = html_of
 
     def _blob(self, shape: tuple[int, ...], name: str) -> Blob:
         return Blob(shape, self.dtype, self.device, name)

@@ -841,9 +841,7 @@ class Net:
     def __repr__(self) -> str:
         return f"Net({self.name!r}, {self.phase}, {len(self.layers)} layers on {self.device})"
 
-    def _repr_html_(self) -> str:
-        return html_of(self)
-
+    _repr_html_ = html_of
     turn = deprecated_attribute("Net", "turn", "lock")
     at_work = deprecated_attribute("Net", "at_work", "exclusive")
     remember = deprecated_attribute("Net", "remember", "savepoint")

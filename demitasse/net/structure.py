@@ -60,8 +60,7 @@ class ReadOnlyMapping(Mapping[str, V]):
     def __repr__(self) -> str:
         return f"{self._what} {self._items!r}"
 
-    def _repr_html_(self) -> str:
-        return html_of(self)
+    _repr_html_ = html_of
 
 
 class LayerSequence(tuple[Layer, ...]):

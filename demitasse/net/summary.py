@@ -63,8 +63,7 @@ class Table:
         ]
         return "\n".join([*([self.title] if self.title else []), *lines])
 
-    def _repr_html_(self) -> str:
-        return html_of(self)
+    _repr_html_ = html_of
 
 
 def summary(net: Net) -> Table:

@@ -92,8 +92,7 @@ class LiveCurves:
     def __repr__(self) -> str:
         return f"LiveCurves of {', '.join(self.values) or 'nothing yet'}"
 
-    def _repr_html_(self) -> str:
-        return html_of(self)
+    _repr_html_ = html_of
 
 
 def _shell() -> Any:

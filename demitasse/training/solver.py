@@ -511,9 +511,7 @@ class Solver:
         name = self.__class__.__name__
         return f"{name}({self.type}, {self.net!r}, iteration {self.iter})"
 
-    def _repr_html_(self) -> str:
-        return html_of(self)
-
+    _repr_html_ = html_of
     tell_loggers = deprecated_attribute("Solver", "tell_loggers", "log_event")
     tell_numbers = deprecated_attribute("Solver", "tell_numbers", "log_scalars")
     carry = deprecated_attribute("Solver", "carry", "state_dict")

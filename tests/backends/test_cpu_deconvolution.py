@@ -131,7 +131,7 @@ layer {{ name: "y" type: "Deconvolution" bottom: "x" top: "y" convolution_param 
 
 
 @pytest.mark.parametrize("bias", ["true", "false"])
-@pytest.mark.parametrize("channels", [16, 21, 40])
+@pytest.mark.parametrize("channels", [2, 7, 16, 21, 40])
 @pytest.mark.parametrize(("size", "stride"), [(4, 2), (8, 4), (3, 2), (5, 3), (3, 1)])
 @pytest.mark.parametrize("training", ["true", "false"])
 def test_channels_by_themselves_are_turned_depthwise_convolutions(

@@ -220,7 +220,7 @@ def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
     assert codes["each"].startswith("depthwise llvm")
 
 
-@pytest.mark.parametrize("channels", [8, 12, 20])
+@pytest.mark.parametrize("channels", [2, 7, 8, 12, 20])
 def test_depthwise_convolutions_of_few_channels_run_in_vectors_that_fit(channels):
     text = MOBILE.replace("num_output: 32 group: 32", f"num_output: {channels} group: {channels}")
     text = text.replace("num_output: 32", f"num_output: {channels}")
@@ -231,6 +231,37 @@ def test_depthwise_convolutions_of_few_channels_run_in_vectors_that_fit(channels
 
     codes = {layer.name: layer.code for layer in report(net.plan)}
     assert codes["each"].startswith(("depthwise llvm", "separable llvm"))
+    found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+FEW = f"""
+{INPUT}
+layer {{ name: "blur" type: "Convolution" bottom: "x" top: "blur" convolution_param {{
+  num_output: 3 group: 3 kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }}
+  bias_filler {{ type: "uniform" }} }} }}
+layer {{ name: "prelu" type: "PReLU" bottom: "blur" top: "blur" }}
+layer {{ name: "pool" type: "Pooling" bottom: "blur" top: "pool" pooling_param {{
+  kernel_size: 2 stride: 2 }} }}
+layer {{ name: "again" type: "Convolution" bottom: "pool" top: "again" convolution_param {{
+  num_output: 3 group: 3 kernel_size: 5 stride: 2 weight_filler {{ type: "xavier" }}
+  bias_filler {{ type: "uniform" }} }} }}
+layer {{ name: "sum" type: "Eltwise" bottom: "again" bottom: "again" top: "sum" }}
+layer {{ name: "up" type: "Deconvolution" bottom: "sum" top: "up" convolution_param {{
+  num_output: 3 group: 3 kernel_size: 4 stride: 2 pad: 1 weight_filler {{ type: "bilinear" }}
+  bias_filler {{ type: "uniform" }} }} }}
+{convolution("y", "up", 2, 3)}
+"""
+
+
+def test_few_channels_with_zeros_behind_them_go_from_layer_to_layer():
+    net, portable = made(FEW, device="cpu"), made(FEW, device="numpy", optimize=False)
+    for each in (net, portable):
+        each.params["prelu"][0].data[...] = 0.1, 0.2, 0.3
+        each.forward()
+
+    codes = {layer.name: layer.code for layer in report(net.plan)}
+    assert all(codes[name].startswith("depthwise llvm") for name in ("blur", "again", "up"))
     found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 

@@ -109,6 +109,17 @@ def test_they_run_inside_our_kernels_of_convolutions(in_place, normed, limits, f
     expect_close(got, want)
 
 
+@LIMITS
+def test_zeros_behind_few_channels_stay(limits):
+    fields = "num_output: 3 group: 3 kernel_size: 3 pad: 1"
+
+    layers, got, want = pair(text(fields, limits, channels=3))
+
+    assert layers["r"].part_of == "c"
+    assert layers["c"].code.startswith("igemm" if limits == TURNED else "depthwise")
+    expect_close(got, want)
+
+
 @pytest.mark.parametrize("fields", [PIXELS, EACH], ids=["igemm", "depthwise"])
 @LIMITS
 def test_nan_and_infinities_are_those_of_the_layer(limits, fields):

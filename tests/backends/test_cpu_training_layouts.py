@@ -43,10 +43,11 @@ GROUPS = """
 force_backward: true
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 32 dim: 14 dim: 11 } } }
 layer { name: "before" type: "Convolution" bottom: "x" top: "before" convolution_param {
-  num_output: 64 kernel_size: 1 weight_filler { type: "xavier" } } }
+  num_output: CHANNELS kernel_size: 1 weight_filler { type: "xavier" } } }
 layer { name: "relu" type: "ReLU" bottom: "before" top: "before" }
 layer { name: "groups" type: "Convolution" bottom: "before" top: "groups" convolution_param {
-  num_output: 64 group: GROUP kernel_size: 3 pad: 1 WINDOW weight_filler { type: "xavier" } } }
+  num_output: CHANNELS group: GROUP kernel_size: 3 pad: 1 WINDOW
+  weight_filler { type: "xavier" } } }
 layer { name: "then" type: "ReLU" bottom: "groups" top: "groups" }
 layer { name: "y" type: "Convolution" bottom: "groups" top: "y" convolution_param {
   num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }
@@ -55,11 +56,15 @@ layer { name: "y" type: "Convolution" bottom: "groups" top: "y" convolution_para
 
 @pytest.mark.parametrize("window", ["", "stride: 2", "bias_term: false"], ids=str)
 @pytest.mark.parametrize(
-    ("group", "code"),
-    [(2, ("winograd", "igemm llvm")), (16, "grouped llvm"), (64, "depthwise llvm")],
-)
-def test_groups_train_in_kernels_of_our_own_as_in_portable_code(group, code, window):
+    ("channels", "group", "code"),
+    [
+        (64, 2, ("winograd", "igemm llvm")), (64, 16, "grouped llvm"), (64, 64, "depthwise llvm"),
+        (2, 2, "depthwise llvm"), (7, 7, "depthwise llvm"),
+    ],
+)  # fmt: skip
+def test_groups_train_in_kernels_of_our_own_as_in_portable_code(channels, group, code, window):
     text = GROUPS.replace("WINDOW", window).replace("GROUP", str(group))
+    text = text.replace("CHANNELS", str(channels))
     results, codes = [], {}
     for options in ({"device": "cpu"}, {"device": "numpy", "optimize": False}):
         with Net(parse_text(text, NetParameter), "TRAIN", seed=1, **options) as net:

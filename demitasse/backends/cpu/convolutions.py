@@ -112,13 +112,15 @@ class ConvCase:
         shape = n // planes, c, planes, *size
         return layouts.strided(shape, (image * planes, channel, image, *steps))
 
-    def images(self, layout: layouts.Layout, width: int) -> Images:
+    def images(self, layout: layouts.Layout, width: int, *, padded: bool = False) -> Images:
         """Return the images of a layout that has vectors of so many channels.
+
+        With ``padded``, channels that fill a pixel up count.
 
         Raises:
             Declined: It has none.
         """
-        images = suitable_images(layout, width)
+        images = suitable_images(layout, width, padded=padded)
         return images if self.depth.size == 1 else images.in_planes(layout.shape[2])
 
     @cached_property
@@ -169,6 +171,7 @@ class GradientOperands:
 
 
 A = TypeVar("A", InputArg, OutputArg)
+Ends = TypeVar("Ends", ConvOperands, GradientOperands)
 
 OTHER_PASSES = "these kernels compute other passes"
 
@@ -348,16 +351,29 @@ class UpsamplingKernels(ConvKernels):
         super().__init__(case)
         c, width = case.x[1], case.tuning.width
         whole = c if case.op.group == c else math.gcd(c, width)  # groups fill whole vectors
-        self.schedule = plan_depthwise(case.op, case.x, case.y, case.fitting(whole), back=self.back)
+        tuning = case.fitting(max(whole, NARROW))
+        self.schedule = plan_depthwise(case.op, case.x, case.y, tuning, back=self.back)
 
     def data(self, operands: ConvOperands) -> KernelCall:
-        y, dx = self._in_vectors(self.case.x[1], operands.source, operands.target)
+        operands, (y, dx) = self._filled(operands)
         offset = operands.offsets is not None
         make = partial(DepthwiseGradients, self.schedule, (dx, y, dx), weights=False, offset=offset)
         packs = {"update": operands.weight, "take_offsets": operands.offsets}
         kernel, dy = PackedKernel(make, **packs), operands.source
         arguments = dy, dy, None, None, operands.target
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
+
+    def _filled(self, operands: Ends) -> tuple[Ends, list[Images]]:
+        """Return operands whose channels fill a vector, and the images of both."""
+        ends, images, channels = {}, [], self.schedule.channels
+        few = self.case.x[1] < channels
+        for name in ("source", "target", "dy"):
+            if end := getattr(operands, name, None):
+                if few:
+                    end = end.in_layout(layouts.channels_last(end.layout.shape, channels))
+                ends[name] = end
+                images.append(self.case.images(end.layout, channels, padded=few))
+        return replace(operands, **ends), images
 
 
 class DepthwiseKernels(UpsamplingKernels):
@@ -366,21 +382,32 @@ class DepthwiseKernels(UpsamplingKernels):
     back = False
 
     def forward(self, operands: ConvOperands) -> KernelCall:
-        operands, x = self._as_written(operands, self.case.x[1])
-        [y] = self._in_vectors(self.case.x[1], operands.target)
+        c, offsets = self.schedule.channels, operands.offsets
+        few, (low, high) = self.case.x[1] < c, operands.then.limits or (0.0, 0.0)
+        decline_if(few and not low <= 0 <= high, "limits that change the zeros behind few channels")
+        if not few:
+            operands, _ = self._as_written(operands, c)
+        elif offsets is not None:
+            offsets = DerivedArg(self.engine, layouts.plain((c,)), _fill, offsets)
+        operands, (x, y) = self._filled(replace(operands, offsets=offsets))
         make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
         return self._call(make, operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
-        x, y = self._in_vectors(self.case.x[1], operands.source, operands.dy)
+        operands, (x, y) = self._filled(operands)
         bias = operands.bias is not None
         kernel = DepthwiseGradients(self.schedule, (x, y, x), data=False, bias=bias)
         return self._gradient(kernel, operands)
 
     def gradients(self, weights: GradientOperands, data: ConvOperands) -> KernelCall:
-        x, y, dx = self._in_vectors(self.case.x[1], weights.source, weights.dy, data.target)
+        (weights, (x, y)), (data, (_, dx)) = self._filled(weights), self._filled(data)
         make = partial(DepthwiseGradients, self.schedule, (x, y, dx), bias=weights.bias is not None)
         return self._gradient(PackedKernel(make, update=data.weight), weights, data.target)
+
+
+def _fill(target: np.ndarray, numbers: np.ndarray) -> None:
+    """Write numbers, and zeros behind them."""
+    target[:], target[: numbers.size] = 0.0, numbers
 
 
 class NarrowKernels(ConvKernels):

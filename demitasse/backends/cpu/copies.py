@@ -22,18 +22,20 @@ class LayoutCopy:
 
     def __init__(self, source: Layout, target: Layout, tuning: Tuning) -> None:
         self._tuning, self._pieces = tuning, list(copy_pieces(source, target))
+        self._blocks = source.block, target.block
         self.code = f"copy llvm:{tuning.instructions}"
         most = max((len(join_loops(loops)) for *_, loops in self._pieces), default=0)
         decline_if(most > MOST_LOOPS, f"a copy of more than {MOST_LOOPS} loops")
 
     @cached_property
     def _kernels(self) -> list[StridedCopy]:
-        return [StridedCopy(loops, self._tuning) for *_, loops in self._pieces]
+        kernels = [StridedCopy(loops, self._tuning, self._blocks) for *_, loops in self._pieces]
+        return kernels[:1] if len(kernels) == 2 and kernels[0].fills else kernels
 
     def __call__(self, source: np.ndarray, target: np.ndarray) -> None:
         """Copy between buffers, of which either may begin with another part."""
         source, target = source.reshape(-1), target.reshape(-1)
-        for kernel, (read, written, _) in zip(self._kernels, self._pieces, strict=True):
+        for kernel, (read, written, _) in zip(self._kernels, self._pieces, strict=False):
             kernel(_ZERO if read is None else source[read:], target[written:])
 
 

@@ -88,13 +88,18 @@ class DepthwiseSchedule(WindowSchedule):
         return self.x[1] // self.op.group
 
     @property
+    def channels(self) -> int:
+        """Channels of a pixel in memory; those that fill a vector up are zeros."""
+        return max(self.x[1], self.width)
+
+    @property
     def code(self) -> str:
         return super().code if self.members == 1 else f"grouped llvm:{self.tuning.instructions}"
 
     @cached_property
     def vectors(self) -> list[int]:
         """First channel of each vector; the last begins early where they do not divide."""
-        return first_channels(self.x[1], self.width)
+        return first_channels(self.channels, self.width)
 
     @property
     def most(self) -> int:
@@ -129,8 +134,8 @@ def plan_depthwise(
     whole = op.group > 1 and x[1] % width == larger % smaller == 0
     fits = members == 1 or (whole and members <= MOST_MEMBERS)
     decline_if(
-        len(op.kernel) != 2 or x[1] != y[1] or x[1] < width or not fits,
-        f"depthwise convolution takes two axes and {width} channels or more, with as many outputs; "
+        len(op.kernel) != 2 or x[1] != y[1] or not fits,
+        "depthwise convolution takes two axes and as many outputs as channels; "
         f"groups of up to {MOST_MEMBERS} channels, which are vectors of {width} or divide them",
     )
     decline_if(back and not has_loop(op), f"a window of {op.kernel} without a loop over phases")
@@ -285,7 +290,7 @@ class DepthwiseFilters:
     """
 
     def __init__(self, strips: DepthwiseSchedule, *, gradients: bool = False) -> None:
-        channels, members, kernel = strips.x[1], strips.members, strips.op.kernel
+        channels, members, kernel = strips.channels, strips.members, strips.op.kernel
         order = np.arange(channels * members * math.prod(kernel))
         order = order.reshape(-1, members, members, *kernel)
         if gradients:
@@ -297,7 +302,7 @@ class DepthwiseFilters:
         self.nbytes = self.filters.nbytes
 
     def update(self, weights: np.ndarray) -> None:
-        """Copy new weights, given in C order."""
+        """Copy new weights, given in C order; channels that fill a vector up have any weights."""
         np.take(weights, self.order, out=self.filters, mode="clip")
 
 
@@ -312,7 +317,7 @@ class DepthwiseOperands(DepthwiseFilters):
     """
 
     def __init__(self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier) -> None:
-        channels = strips.x[1]
+        channels = strips.channels
         need_layout(x.fits(channels) and y.fits(channels), x, y)
         super().__init__(strips)
         self.rectifier = then.numbers(channels)
@@ -584,7 +589,7 @@ class DepthwiseGradients(DepthwiseFilters):
         weights: bool = True, data: bool = True, bias: bool = False, offset: bool = False,
     ) -> None:  # fmt: skip
         self.strips, op, width, (x, y, dx) = strips, strips.op, strips.width, images
-        (n, channels, height, columns), across = strips.x, op.stride[1]
+        (n, _, height, columns), channels, across = strips.x, strips.channels, op.stride[1]
         need_layout(all(one.fits(channels) for one in images), *images)
         pixels = min(
             range(across, max(across, GRADIENT_PIXELS) + 1, across),
@@ -612,7 +617,8 @@ class DepthwiseGradients(DepthwiseFilters):
 
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Copy new offsets of the channels of the input's gradient, (C,); the first are zeros."""
-        self._offsets[...] = offsets[: self._offsets.size]
+        channels = self.strips.x[1]
+        self._offsets[:channels] = offsets[:channels]
 
     def __call__(
         self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray | None = None,
@@ -625,8 +631,10 @@ class DepthwiseGradients(DepthwiseFilters):
             call_recorder.call(self._unpack, weight, bias)
 
     def _unpack(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
-        sums = self.sums.sum(axis=0)
+        lanes = slice(self.strips.x[1])  # others fill the vector up
+        sums = self.sums.sum(axis=0)[..., lanes]
+        order = self.order[..., lanes]
         # a channel that is in two vectors has the same sums in both
-        weight[self.order] = sums[:, :-1].reshape(self.order.shape)
+        weight[order] = sums[:, :-1].reshape(order.shape)
         if bias is not None:
-            bias[self.channels] = sums[:, -1]
+            bias[self.channels[:, lanes]] = sums[:, -1]

@@ -126,9 +126,10 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
     channels, filters = blocks.channels, product.filters
     decline_if(tuning.bf16 and channels % 2 > 0, "an odd number of channels; bfloat16 has pairs")
     decline_if(
-        channels > MOST_CHANNELS or filters < tuning.width or not min(blocks.rows),
+        channels > MOST_CHANNELS or min(channels, filters) < tuning.width or not min(blocks.rows),
         f"images of {strips.y[2:]}, {channels} channels to {filters}; separable convolution takes "
-        f"a row or more for each thread, up to {MOST_CHANNELS} channels to {tuning.width} or more",
+        f"a row or more for each thread, up to {MOST_CHANNELS} channels, and {tuning.width} or "
+        "more on both sides",
     )
     decline_if(
         tuning.imbalance(sum(blocks.rows)) > MOST_WASTE and "separable" not in tuning.always,

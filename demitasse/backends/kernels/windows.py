@@ -265,12 +265,12 @@ class WindowConvolution:
         self, schedule: ConvSchedule, kernel: int, values: Values, rectifier: np.ndarray
     ) -> None:
         self.schedule, self._kernel, self._rectifier = schedule, kernel, rectifier
-        self._none = aligned(schedule.y[1])
+        self._none = aligned(max(schedule.y[1], schedule.width))
         self._arguments = Arguments(values)
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Copy new slopes of negative sums: one for each channel, or one for all."""
-        self._rectifier[...] = slopes
+        self._rectifier[...] = np.resize(slopes, self._rectifier.shape)
 
     def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
         """Convolve, with one offset for each channel, None for zeros."""

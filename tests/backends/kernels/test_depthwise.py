@@ -1,5 +1,7 @@
 """Depthwise and grouped convolution on arrays, against the definition."""
 
+import math
+
 import numpy as np
 import pytest
 from correlate import correlated, correlated_slopes
@@ -54,15 +56,26 @@ def last(shape):
     return Images.channels_last(shape)
 
 
+def filled(x, channels):
+    """Return a batch of images with channels of zeros behind its own."""
+    return np.pad(x, [(0, 0), (0, channels - x.shape[1]), (0, 0), (0, 0)])
+
+
 def convolved(op, x, weights, offsets, tuning, then=NOTHING):
     strips = plan_depthwise(op, op.bottom, op.top, tuning)
-    source, target = last(op.bottom), last(op.top)
+    n, c, *size = op.top
+    x = filled(x, strips.channels)
+    source, target = last(x.shape), last((n, strips.channels, *size))
     run = DepthwiseConvolution(strips, source, target, then)
     run.update(weights.reshape(-1))
-    memory = aligned(int(np.prod(op.top)))
+    memory = aligned(n * strips.channels * math.prod(size))
     memory[:] = np.nan
+    if offsets is not None:
+        offsets = np.pad(offsets, (0, strips.channels - c))
     run(in_memory(x, source), memory, offsets)
-    return out_of_memory(memory, target)
+    found = out_of_memory(memory, target)
+    assert not found[:, c:].any()
+    return found[:, :c]
 
 
 def expect_close(got, want):
@@ -116,6 +129,24 @@ def test_groups_are_convolved_by_the_definition(size, window, members, width):
 
     want = correlated(x, weights, op.pad, op.group, op.stride, op.dilation)
     expect_close(y, np.maximum(want + offsets[:, None, None], 0))
+
+
+@WIDTH
+@WINDOWS
+@THEN
+@pytest.mark.parametrize("channels", [1, 3])
+def test_zeros_fill_the_vector_of_few_channels(channels, then, window, width):
+    op = convolution(2, channels, (12, 19), **window)
+    x, dy, weights = operands(op)
+    offsets = normal(channels, seed=3)
+
+    y = convolved(op, x, weights, offsets, Tuning(width, threads=2), then)
+    dx, weight, bias = gradients(op, x, dy, weights, Tuning(width, threads=2), bias=True)
+
+    want = correlated(x, weights, op.pad, channels, op.stride, op.dilation)
+    expect_close(y, rectified(then, want + offsets[:, None, None]))
+    expect_gradients(op, (x, dy, weights), dx, weight)
+    expect_close(bias, dy.astype(float).sum(axis=(0, 2, 3)))
 
 
 @WIDTH
@@ -223,10 +254,11 @@ def test_code_names_the_instructions():
 def gradients(op, x, dy, filters, tuning, *, back=False, **asked):
     """Return the gradients of input, weights and bias; None for those that are not asked for."""
     strips = plan_depthwise(op, op.bottom, op.top, tuning, back=back)
-    images = last(op.bottom), last(op.top), last(op.bottom)
+    c, (x, dy) = x.shape[1], (filled(each, strips.channels) for each in (x, dy))
+    images = last(x.shape), last(dy.shape), last(x.shape)
     run = DepthwiseGradients(strips, images, **asked)
     run.update(filters.reshape(-1))
-    dx, weight, bias = aligned(x.size), aligned(filters.size), aligned(op.top[1])
+    dx, weight, bias = aligned(x.size), aligned(filters.size), aligned(c)
     dx[:] = np.nan
     asks = {"data": True, "weights": True, "bias": False} | asked
     sources = in_memory(x, images[0]), in_memory(dy, images[1])
@@ -236,7 +268,7 @@ def gradients(op, x, dy, filters, tuning, *, back=False, **asked):
             dx if asks["data"] else None,
         )  # fmt: skip
     return (
-        out_of_memory(dx, images[0]) if asks["data"] else None,
+        out_of_memory(dx, images[0])[:, :c] if asks["data"] else None,
         weight.reshape(filters.shape) if asks["weights"] else None,
         bias if asks["bias"] else None,
     )

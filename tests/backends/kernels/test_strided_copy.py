@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH, normal
 
-from demitasse.backends.cpu.copies import LayoutCopy, copy_pieces
+from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.kernels.strided_copy import MOST_LOOPS, StridedCopy, join_loops
 from demitasse.backends.kernels.tuning import Tuning
@@ -58,6 +58,14 @@ CASES = {
     "to blocks": (plain(2, 32, 3, 5), blocked((2, 32, 3, 5), 1, 16)),
     "to padded blocks": (plain(2, 21, 3, 5), blocked((2, 21, 3, 5), 1, 8)),
     "from padded blocks": (blocked((2, 3, 3, 5), 1, 16), plain(2, 3, 3, 5)),
+    "three channels to padded blocks": (plain(2, 3, 5, 9), blocked((2, 3, 5, 9), 1, 8)),
+    "three channels from padded blocks": (blocked((2, 3, 5, 9), 1, 8), plain(2, 3, 5, 9)),
+    "two channels to blocks of four": (plain(2, 2, 5, 9), blocked((2, 2, 5, 9), 1, 4)),
+    "two channels from blocks of four": (blocked((2, 2, 5, 9), 1, 4), plain(2, 2, 5, 9)),
+    "few pixels to padded blocks": (plain(2, 7, 1, 3), blocked((2, 7, 1, 3), 1, 8)),
+    "a block and three channels": (plain(2, 11, 5, 9), blocked((2, 11, 5, 9), 1, 8)),
+    "a block and three channels apart": (blocked((2, 11, 5, 9), 1, 8), plain(2, 11, 5, 9)),
+    "blocks of rows to blocks of columns": (blocked((20, 3), 0, 8), blocked((20, 3), 1, 8)),
     "between blocks": (blocked((1, 27, 4, 3), 1, 16), blocked((1, 27, 4, 3), 1, 8)),
     "to larger blocks": (blocked((1, 27, 4, 3), 1, 4), blocked((1, 27, 4, 3), 1, 16)),
     "between blocks that do not divide each other": (
@@ -85,9 +93,7 @@ def test_every_element_is_where_it_belongs_and_padding_is_zero(case, threads, wi
     for index in np.ndindex(*here.shape):
         want[place(there, index)] = source[place(here, index)]
 
-    for read, written, loops in copy_pieces(here, there):
-        values = np.zeros(1, np.float32) if read is None else source[read:]
-        StridedCopy(loops, Tuning(width, threads))(values, target[written:])
+    LayoutCopy(here, there, Tuning(width, threads))(source, target)
 
     np.testing.assert_array_equal(target, want)
 
@@ -102,6 +108,26 @@ def test_many_elements_are_copied_by_many_threads(width):
     )
 
     np.testing.assert_array_equal(target.reshape(3, 400, 70), x.transpose(0, 2, 1))
+
+
+@WIDTH
+@pytest.mark.parametrize("threads", [2, 3, 7])
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 101, 103), (3, 8, 61, 67), (1, 21, 73, 79), (2, 3, 99, 157), (1, 5, 1, 9999)],
+    ids=str,
+)  # fmt: skip
+def test_threads_divide_a_loop_of_many_turns(shape, threads, width):
+    layouts = [plain(*shape), strided(shape, LAST), blocked(shape, 1, 8)]
+    x = normal(*shape)
+
+    for there in layouts:
+        first, target, back = (np.full(there.size, 77.0, np.float32) for _ in range(3))
+        LayoutCopy(layouts[0], there, Tuning(width))(x, first)
+        LayoutCopy(layouts[0], there, Tuning(width, threads))(x, target)
+        LayoutCopy(there, layouts[0], Tuning(width, threads))(target, back)
+
+        np.testing.assert_array_equal(target, first)
+        np.testing.assert_array_equal(back[: x.size], x.reshape(-1))
 
 
 @WIDTH
