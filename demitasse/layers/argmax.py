@@ -1,7 +1,5 @@
 """ArgMax: where the largest values are, and what they are if asked."""
 
-import math
-
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly, Layer
 from demitasse.layers.checks import out_of_range, positive
@@ -44,32 +42,24 @@ class ArgMax(Layer):
             top[0].reshape((*shape[: self.axis], self.k, *shape[self.axis + 1 :]))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        xp, x = self.xp, bottom[0].read()
-        if self.axis is None:
-            x = xp.reshape(x, (x.shape[0], bottom[0].count_from(1)))
-        else:
-            x = xp.moveaxis(x, self.axis, -1)
-        lead, n = x.shape[:-1], x.shape[-1]
-        x = xp.reshape(x, (math.prod(lead), n))  # (rows, n)
-        indices = self._largest(x, n)  # (rows, k)
-        if self.values:
-            values = xp.take_along_axis(x, indices, axis=1)
-        if self.axis is not None:
-            best = values if self.values else self.cast(indices)
-            best = xp.moveaxis(xp.reshape(best, (*lead, self.k)), -1, self.axis)
-        else:
-            best = self.cast(indices)
-            if self.values:
-                best = xp.stack([best, values], axis=1)  # (rows, 2, k)
-            best = xp.reshape(best, top[0].shape)
-        top[0].write(best)
+        xp, x, axis = self.xp, bottom[0].read(), self.axis
+        if axis is None:
+            x, axis = xp.reshape(x, (x.shape[0], bottom[0].count_from(1))), 1
+        indices, values = self._largest(x, axis)
+        best = values if self.values else indices
+        if self.values and self.axis is None:
+            best = xp.stack([indices, values], axis=1)  # (N, 2, k)
+        top[0].write(xp.reshape(best, top[0].shape))
 
-    def _largest(self, x: Array, n: int) -> Array:
-        """Return where the k largest of each row are. Shapes: (rows, n) -> (rows, k)."""
-        xp = self.xp
-        backwards = xp.flip(x, axis=1)  # so that of equal values the last comes first
+    def _largest(self, x: Array, axis: int) -> tuple[Array, Array]:
+        """Return where the k largest along an axis are, and what they are; k long along it."""
+        xp, n = self.xp, x.shape[axis]
         if self.k == 1:
-            order = xp.argmax(backwards, axis=1, keepdims=True)
-        else:
-            order = xp.argsort(-backwards, axis=1, stable=True)[:, : self.k]
-        return (n - 1) - order
+            largest = xp.max(x, axis=axis, keepdims=True)
+            numbers = xp.reshape(self.cast(self.arange(n)), (n, *(1,) * (x.ndim - axis - 1)))
+            places = xp.where((x == largest) | xp.isnan(x), numbers, 0.0)  # NaN is the largest
+            return xp.max(places, axis=axis, keepdims=True), largest
+        # backwards, so that of equal values the last comes first
+        order = xp.argsort(-xp.flip(x, axis=axis), axis=axis, stable=True)
+        places = (n - 1) - xp.take(order, self.arange(self.k), axis=axis)
+        return self.cast(places), xp.take_along_axis(x, places, axis=axis)

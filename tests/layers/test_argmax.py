@@ -45,12 +45,13 @@ def test_gives_the_values_behind_the_indices(backend):
     np.testing.assert_array_equal(y[:, 1, :, 0], np.take_along_axis(rows, order, axis=1))
 
 
+@pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
-def test_along_an_axis_gives_indices_or_values(axis, backend):
-    order = np.take(np.argsort(-X, axis=axis), range(2), axis=axis)
+def test_along_an_axis_gives_indices_or_values(axis, k, backend):
+    order = np.take(np.argsort(-X, axis=axis), range(k), axis=axis)
 
-    [indices] = layer(f"top_k: 2 axis: {axis}", device=backend).forward()
-    [values] = layer(f"top_k: 2 axis: {axis} out_max_val: true", device=backend).forward()
+    [indices] = layer(f"top_k: {k} axis: {axis}", device=backend).forward()
+    [values] = layer(f"top_k: {k} axis: {axis} out_max_val: true", device=backend).forward()
 
     np.testing.assert_array_equal(indices, order)
     np.testing.assert_array_equal(values, np.take_along_axis(X, order, axis=axis))
@@ -61,6 +62,16 @@ def test_of_equal_values_the_last_comes_first(k, backend):
     [y] = layer(f"top_k: {k}", np.array([[3.0, 7, 1, 7, 7]]), device=backend).forward()
 
     np.testing.assert_array_equal(y.ravel(), [4, 3, 1][:k])
+
+
+def test_along_an_axis_the_last_of_equal_values_or_nan_is_the_largest(backend):
+    x = np.array([[[3.0, 7, np.nan], [3, 1, 9], [3, 7, np.nan], [2, 7, 8]]])
+
+    [indices] = layer("axis: 1", x, device=backend).forward()
+    [values] = layer("axis: 1 out_max_val: true", x, device=backend).forward()
+
+    np.testing.assert_array_equal(indices, [[[2, 3, 2]]])
+    np.testing.assert_array_equal(values, [[[3, 7, np.nan]]])
 
 
 def test_has_no_gradient():
