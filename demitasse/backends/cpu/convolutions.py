@@ -53,8 +53,8 @@ from demitasse.backends.kernels.igemm_convolution import (
 )
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
-from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd import FLAT, Depth, WinogradSchedule, plan_winograd
+from demitasse.backends.kernels.tuning import FLAT, Depth, Tuning
+from demitasse.backends.kernels.winograd import WinogradSchedule, plan_winograd
 from demitasse.backends.step import Declined, Operands, decline_if
 
 NARROW = 8
@@ -258,8 +258,6 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
         kinds = (DepthwiseKernels,)
     elif max(case.op.kernel, default=1) == 1:
         kinds = ()
-    elif case.depth.taps > 1:
-        kinds = (WinogradKernels,)
     elif case.op.group > 1:
         kinds = (DepthwiseKernels, WinogradKernels)
     if case.op.group > 1:
@@ -483,7 +481,7 @@ class DirectKernels(ConvKernels):
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
         tuning = case.tuning if case.at.backward else case.fitting(case.y[1])
-        self.schedule = plan_direct(case.op, case.x, case.y, tuning)
+        self.schedule = plan_direct(case.op, case.x, case.y, tuning, case.depth)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         target, known = operands.target, [operands.target.layout]
@@ -496,6 +494,7 @@ class DirectKernels(ConvKernels):
         return self._call(partial(DirectConvolution, self.schedule, y, operands.then), operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
+        decline_if(self.case.depth.taps > 1, OTHER_PASSES)
         [y] = self._in_vectors(self.schedule.width, operands.dy)
         kernel = DirectGradient(self.schedule, y, bias=operands.bias is not None)
         source = operands.source.in_layout(self.case.x_in_order)

@@ -6,7 +6,7 @@ Each number of a window is multiplied with all filters of a panel, which lie sid
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ from demitasse.backends.kernels.language.structs import Address, Arguments, Outp
 from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, choose, chunk
 from demitasse.backends.kernels.products import ROWS, multiply, panel_vectors, tile_rows
 from demitasse.backends.kernels.strided_copy import StridedCopy
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import FLAT, Depth, Tuning
 from demitasse.backends.kernels.windows import (
     ConvolutionFields,
     WindowCode,
@@ -43,11 +43,12 @@ class DirectSchedule(WindowSchedule):
     """A convolution of images with few channels."""
 
     kernel: ClassVar[str] = "direct"
+    depth: Depth = FLAT
 
     @cached_property
     def taps(self) -> int:
         """Numbers of a window."""
-        return self.x[1] * math.prod(self.op.kernel)
+        return self.depth.taps * self.x[1] * math.prod(self.op.kernel)
 
     @cached_property
     def vectors(self) -> int:
@@ -87,7 +88,9 @@ MOST_SCHEDULED = 208
 """Products of a window's row that LLVM schedules together; its order of more is half as fast."""
 
 
-def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DirectSchedule:
+def plan_direct(
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, depth: Depth = FLAT
+) -> DirectSchedule:
     """Return the schedule of a convolution with few input channels; shapes are (N, C, H, W).
 
     Raises:
@@ -100,12 +103,13 @@ def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Dir
         f"direct convolution takes images of fewer than {tuning.width} channels to as many "
         f"or more, in one group, windows up to {WIDEST} wide",
     )
-    work = 2 * math.prod(y) * x[1] * math.prod(op.kernel)
+    schedule = DirectSchedule(op, x, y, tuning, depth)
+    work = 2 * math.prod(y) * schedule.taps
     decline_if(
         "few_inputs" not in tuning.always and work < FEWEST,
         f"{work:.1e} operations; direct convolution pays from {FEWEST:.0e} on",
     )
-    return DirectSchedule(op, x, y, tuning)
+    return schedule
 
 
 class PanelFields(Struct):
@@ -159,7 +163,9 @@ def _window_sums(
     """Return the sums of a tile's windows times a panel's filters, pixel after pixel."""
     tile, zero, vectors = code.tile, k.constant(0.0), len(offsets)
     start, pixels = [*offsets] * tile.pixels, range(tile.pixels)
-    with k.loop(f.x.channels, vectors=start, words=[filters, windows.corner]) as channel:
+    (first, last), taps_bytes = windows.channels, code.rows * tile.taps * vectors * k.vector_bytes
+    words = [filters + first * taps_bytes, windows.corner]
+    with k.loop(last, first, vectors=start, words=words) as channel:
         filters, corner = channel.words
         words = [filters, windows.top, corner]
         with k.loop(code.rows, vectors=channel.vectors, words=words) as row:
@@ -202,8 +208,9 @@ class DirectConvolution(WindowConvolution):
         (n, c, h, w), (panels, columns), taps = schedule.x, schedule.order.shape, schedule.taps
         self.filters = aligned(panels * taps * columns).reshape(panels, taps, columns)
         self.nbytes, rectifier = self.filters.nbytes, then.numbers(schedule.y[1])
+        images = replace(Images.in_order((n, c, h, w)), channel_stride=h * w)  # planes as channels
         values = DirectFields.values(
-            **window_values(schedule.op, Images.in_order((n, c, h, w)), y, schedule.tiles),
+            **window_values(schedule.op, images, y, schedule.tiles, schedule.depth),
             filters=self.filters,
             rectifier=rectifier,
             panels=PanelFields.of(schedule, taps),
@@ -213,9 +220,10 @@ class DirectConvolution(WindowConvolution):
 
     def update(self, weights: np.ndarray) -> None:
         """Copy new weights, in C order."""
-        taps, order = self.schedule.taps, self.schedule.order
-        by_filter = weights[: (order.max() + 1) * taps].reshape(-1, taps)
-        self.filters[...] = by_filter[order].transpose(0, 2, 1)
+        one, order = self.schedule, self.schedule.order
+        shape = order.max() + 1, one.x[1], one.depth.taps, -1
+        by_filter = weights[: shape[0] * one.taps].reshape(shape).swapaxes(1, 2)
+        self.filters[...] = by_filter.reshape(-1, one.taps)[order].transpose(0, 2, 1)
 
 
 class GradientFields(Struct):

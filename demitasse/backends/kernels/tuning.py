@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.language import status
@@ -109,6 +109,32 @@ class TunedKernel:
     def code(self) -> str:
         """Name of the code, with the processor's instructions."""
         return f"{self.kernel} llvm:{self.tuning.instructions}"
+
+
+class Depth(NamedTuple):
+    """The third axis of a convolution, whose planes are images.
+
+    The channels of a window's planes are those of an image.
+
+    Attributes:
+        taps: Planes of a window.
+        size, output: Planes of an item of the input and of the output.
+        pad: Planes of zeros before the input.
+    """
+
+    taps: int = 1
+    size: int = 1
+    output: int = 1
+    pad: int = 0
+
+    @property
+    def backward(self) -> Depth:
+        """The depth of the convolution that is the gradient of the input."""
+        return Depth(self.taps, self.output, self.size, self.taps - 1 - self.pad)
+
+
+FLAT = Depth()
+"""The depth of a convolution over two axes."""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,16 @@ from demitasse.backends.kernels.epilogue import Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields, first_channels
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word
+from demitasse.backends.kernels.language.values import (
+    FLOAT,
+    INT,
+    Vector,
+    Word,
+    maximum,
+    minimum,
+)
 from demitasse.backends.kernels.products import tile_rows
-from demitasse.backends.kernels.tuning import ConvSchedule
+from demitasse.backends.kernels.tuning import FLAT, ConvSchedule, Depth
 from demitasse.backends.step import decline_if
 
 MOST_SEEN = 320
@@ -75,6 +82,15 @@ def for_each_tile(
                 body(first, columns)
 
 
+class DepthFields(Struct):
+    """The third axis of a convolution, whose planes are images; see :class:`Depth`."""
+
+    taps: Word
+    size: Word
+    output: Word
+    pad: Word
+
+
 class WindowFields(Struct):
     """A convolution's windows, in register tiles of a row, and the images that they go over."""
 
@@ -91,10 +107,17 @@ class WindowFields(Struct):
     zeros: Address
     """Zeros in place of a row outside."""
     tiles: TileFields
+    depth: DepthFields
 
 
 def window_values(
-    op: ops.Conv, x: Images, y: Images, tiles: Tiles, *, gradient: bool = False
+    op: ops.Conv,
+    x: Images,
+    y: Images,
+    tiles: Tiles,
+    depth: Depth = FLAT,
+    *,
+    gradient: bool = False,
 ) -> dict[str, Any]:
     """Return the values of a convolution's windows.
 
@@ -109,6 +132,7 @@ def window_values(
         "left": op.pad[1],
         "zeros": aligned((y if gradient else x).row_size),
         "tiles": TileFields.of(tiles),
+        "depth": DepthFields.values(**depth._asdict()),
     }
 
 
@@ -230,12 +254,15 @@ class Windows(NamedTuple):
         top: The first row, possibly outside.
         corner: Address of the first column in this row, possibly outside.
         zeros: Address of the same column in a row of zeros.
+        channels: First and last of the channels of the planes that are not outside. The corner is
+            that of the first.
         inside: The columns that are not outside.
     """
 
     top: Word
     corner: Word
     zeros: Word
+    channels: tuple[Word, Word]
     inside: range
 
 
@@ -247,12 +274,17 @@ def for_each_window_tile(
     ``body`` takes the windows of a tile, and the address of its first output.
     """
     x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
-    with k.parallel_loop(f.x.images, f.y.rows) as (image, row):
-        top = row * f.step_down - f.top
+    with k.parallel_loop(f.y.images, f.y.rows) as (image, row):
+        top, depth = row * f.step_down - f.top, f.depth
+        front = image % depth.output - depth.pad
+        begin, end = maximum(-front, 0), minimum(depth.size - front, depth.taps)
+        plane = image // depth.output * depth.size + front + begin
+        channels = begin * f.x.channels, end * f.x.channels
 
         def write(first: Word, inside: Inside) -> None:
             column = (first * code.tile.stride - f.left) * x_step
-            windows = Windows(top, f.x.row(image, top) + column, f.zeros + column, *inside)
+            corner, zeros = f.x.row(plane, top) + column, f.zeros + column
+            windows = Windows(top, corner, zeros, channels, *inside)
             body(windows, f.y.row(image, row) + first * y_step)
 
         for_each_tile(k, f.tiles, code.tiles, write)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.products import split_columns
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.kernels.tuning import FLAT, Depth, TunedKernel, Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering, filtering, has_filtering
 from demitasse.backends.step import decline_if
 
@@ -37,32 +37,6 @@ class Panel(NamedTuple):
     first: int
     vectors: int
     start: int
-
-
-class Depth(NamedTuple):
-    """The third axis of a convolution, whose planes are images.
-
-    The channels of a window's planes are those of an image.
-
-    Attributes:
-        taps: Planes of a window.
-        size, output: Planes of an item of the input and of the output.
-        pad: Planes of zeros before the input.
-    """
-
-    taps: int = 1
-    size: int = 1
-    output: int = 1
-    pad: int = 0
-
-    @property
-    def backward(self) -> Depth:
-        """The depth of the convolution that is the gradient of the input."""
-        return Depth(self.taps, self.output, self.size, self.taps - 1 - self.pad)
-
-
-FLAT = Depth()
-"""The depth of a convolution over two axes."""
 
 
 @dataclass(frozen=True)

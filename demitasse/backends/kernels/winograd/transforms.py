@@ -20,7 +20,8 @@ from demitasse.backends.kernels.language.values import (
     maximum,
     minimum,
 )
-from demitasse.backends.kernels.winograd import FLAT, WinogradSchedule
+from demitasse.backends.kernels.tuning import FLAT
+from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block, Strip, TileFields
 from demitasse.backends.kernels.winograd.matrices import Filtering
 
