@@ -111,14 +111,9 @@ class WindowFields(Struct):
 
 
 def window_values(
-    op: ops.Conv,
-    x: Images,
-    y: Images,
-    tiles: Tiles,
-    depth: Depth = FLAT,
-    *,
+    op: ops.Conv, x: Images, y: Images, tiles: Tiles, depth: Depth = FLAT, *,
     gradient: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return the values of a convolution's windows.
 
     With ``gradient``, rows of ``y`` are read, instead of written.
