@@ -16,7 +16,7 @@ from nets.mobile import mobilenet_v2, shufflenet, shufflenet_v2
 from nets.recurrent import char_rnn, lrcn
 from nets.residual import resnet18, resnet20, resnet26, resnet50
 from nets.resnext import resnext50, senet50
-from nets.segmentation import deeplab, fcn, segnet, unet
+from nets.segmentation import deeplab, fcn, lanes, segnet, unet
 from nets.small import mobilenet, quarter_mobilenet, squeezenet
 from nets.text import text_cnn
 from nets.vgg import vgg16
@@ -44,6 +44,7 @@ FORWARD_ONLY = {
     "ssd_mobilenet": ssd_mobilenet,
     "fcn": fcn,
     "segnet": segnet,
+    "lanes": lanes,
     "lrcn": lrcn,
 }
 """What is measured in forward passes alone."""

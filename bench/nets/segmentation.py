@@ -1,8 +1,8 @@
-"""Nets that give a class to every pixel: FCN, SegNet's basic one, U-Net, DeepLab."""
+"""Nets that give a class to every pixel: FCN, SegNet's basic one, U-Net, DeepLab, lanes."""
 
 from nets.writer import Writer
 
-__all__ = ["deeplab", "fcn", "segnet", "unet"]
+__all__ = ["deeplab", "fcn", "lanes", "segnet", "unet"]
 
 CLASSES = 21
 STAGES = 4
@@ -48,6 +48,21 @@ def segnet(batch: int, train: bool, scale: int = 1) -> str:
         net.conv(f"decode{number}", width, 7, pad=3)
         net.bn(f"decode{number}")
     net.conv("score", CLASSES, 1)
+    return net.end()
+
+
+def lanes(batch: int, train: bool, scale: int = 1) -> str:
+    """A small net with two classes on 256x512 images: lanes and what else there is.
+
+    A filter of each colour comes before the encoder, and a deconvolution of each class behind it.
+    """
+    net, width = Writer("lanes", (batch, 3, 256, 512), train), 32 // scale
+    net.conv("blur", 3, 5, pad=2, group=3, bias=False)
+    for number, stride in enumerate((2, 1, 2, 1)):
+        net.conv_bn_relu(f"conv{number}", width, 3, stride=stride, pad=1)
+        width *= stride
+    net.conv("score_small", 2, 1)
+    net.deconv("score", 2, 8, 4, pad=2, group=2)
     return net.end()
 
 

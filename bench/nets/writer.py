@@ -57,11 +57,13 @@ class Writer:
         return self.relu(f"relu_{name}")
 
     def deconv(
-        self, name: str, outputs: int, kernel: int, stride: int, pad: int = 0, bias: bool = False
-    ) -> str:
+        self, name: str, outputs: int, kernel: int, stride: int, pad: int = 0, bias: bool = False,
+        group: int = 1,
+    ) -> str:  # fmt: skip
         """A deconvolution."""
         fields = f"num_output: {outputs} kernel_size: {kernel} stride: {stride}"
         fields += (f" pad: {pad}" if pad else "") + ("" if bias else " bias_term: false")
+        fields += f" group: {group}" if group != 1 else ""
         fields += ' weight_filler { type: "msra" }'
         return self.layer("Deconvolution", name, f"convolution_param {{ {fields} }}")
 
