@@ -69,13 +69,14 @@ def test_groups_train_in_kernels_of_our_own_as_in_portable_code(channels, group,
     for options in ({"device": "cpu"}, {"device": "numpy", "optimize": False}):
         with Net(parse_text(text, NetParameter), "TRAIN", seed=1, **options) as net:
             rng = np.random.default_rng(2)
-            for _ in range(2):  # weights are taken again where they have changed
+            for _ in range(5):  # the last are replayed; parameters are taken again
                 net.blobs["x"].data[...] = rng.normal(size=net.blobs["x"].shape)
                 net.forward()
                 net.blobs["y"].diff[...] = rng.normal(size=net.blobs["y"].shape)
                 net.clear_param_diffs()
                 net.backward()
-                net.params["groups"][0].data[...] *= 1.5
+                for blob in net.params["groups"]:
+                    blob.data[...] = 1.1 * blob.data + 0.1
             blobs = [net.blobs["x"].diff, net.blobs["y"].data]
             blobs += [blob.diff for name in ("before", "groups") for blob in net.params[name]]
             results.append([np.array(blob) for blob in blobs])

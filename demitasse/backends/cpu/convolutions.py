@@ -386,7 +386,8 @@ class DepthwiseKernels(UpsamplingKernels):
         if not few:
             operands, _ = self._as_written(operands, c)
         elif offsets is not None:
-            offsets = DerivedArg(self.engine, layouts.plain((c,)), _fill, offsets)
+            fill = partial(call_recorder.call, _fill)
+            offsets = DerivedArg(self.engine, layouts.plain((c,)), fill, offsets, kept=True)
         operands, (x, y) = self._filled(replace(operands, offsets=offsets))
         make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
         return self._call(make, operands)
