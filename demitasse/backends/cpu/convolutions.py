@@ -208,13 +208,16 @@ class ConvKernels:
         raise Declined(OTHER_PASSES)
 
     def _call(
-        self, make: Callable[[], Any], operands: ConvOperands, *more: Argument | None
-    ) -> KernelCall:
-        """Return a convolution by a kernel that packs the weights; ``more`` follow the offsets."""
-        packs = {"update": operands.weight, "take_slopes": operands.slopes}
-        ends = operands.source, operands.target
-        arguments = *ends, operands.offsets, *more
-        kernel = PackedKernel(make, **packs)
+        self, make: Callable[[], Any], operands: ConvOperands, *more: Argument | None,
+        **takes: Source | None,
+    ) -> KernelCall:  # fmt: skip
+        """Return a convolution by a kernel that packs the weights, and also ``takes`` parameters.
+
+        The arguments ``more`` follow the offsets.
+        """
+        takes |= {"update": operands.weight, "take_slopes": operands.slopes}
+        arguments = operands.source, operands.target, operands.offsets, *more
+        kernel = PackedKernel(make, **takes)
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
 
     def _gradient(
@@ -380,17 +383,16 @@ class DepthwiseKernels(UpsamplingKernels):
     back = False
 
     def forward(self, operands: ConvOperands) -> KernelCall:
-        c, offsets = self.schedule.channels, operands.offsets
-        few, (low, high) = self.case.x[1] < c, operands.then.limits or (0.0, 0.0)
+        few, taken = self.case.x[1] < self.schedule.channels, None
+        low, high = operands.then.limits or (0.0, 0.0)
         decline_if(few and not low <= 0 <= high, "limits that change the zeros behind few channels")
-        if not few:
-            operands, _ = self._as_written(operands, c)
-        elif offsets is not None:
-            fill = partial(call_recorder.call, _fill)
-            offsets = DerivedArg(self.engine, layouts.plain((c,)), fill, offsets, kept=True)
-        operands, (x, y) = self._filled(replace(operands, offsets=offsets))
+        if few:  # whole vectors of offsets are read
+            operands, taken = replace(operands, offsets=None), operands.offsets
+        else:
+            operands, _ = self._as_written(operands, self.case.x[1])
+        operands, (x, y) = self._filled(operands)
         make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
-        return self._call(make, operands)
+        return self._call(make, operands, take_offsets=taken)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         operands, (x, y) = self._filled(operands)
@@ -402,11 +404,6 @@ class DepthwiseKernels(UpsamplingKernels):
         (weights, (x, y)), (data, (_, dx)) = self._filled(weights), self._filled(data)
         make = partial(DepthwiseGradients, self.schedule, (x, y, dx), bias=weights.bias is not None)
         return self._gradient(PackedKernel(make, update=data.weight), weights, data.target)
-
-
-def _fill(target: np.ndarray, numbers: np.ndarray) -> None:
-    """Write numbers, and zeros behind them."""
-    target[:], target[: numbers.size] = 0.0, numbers
 
 
 class NarrowKernels(ConvKernels):

@@ -28,14 +28,18 @@ class LayoutCopy:
         decline_if(most > MOST_LOOPS, f"a copy of more than {MOST_LOOPS} loops")
 
     @cached_property
-    def _kernels(self) -> list[StridedCopy]:
-        kernels = [StridedCopy(loops, self._tuning, self._blocks) for *_, loops in self._pieces]
-        return kernels[:1] if len(kernels) == 2 and kernels[0].fills else kernels
+    def _kernels(self) -> list[tuple[StridedCopy, int | None, int]]:
+        """Kernels of the pieces, with the places that they read and write."""
+        kernels = [
+            (StridedCopy(loops, self._tuning, self._blocks), read, written)
+            for read, written, loops in self._pieces
+        ]
+        return kernels[:1] if len(kernels) == 2 and kernels[0][0].fills else kernels
 
     def __call__(self, source: np.ndarray, target: np.ndarray) -> None:
         """Copy between buffers, of which either may begin with another part."""
         source, target = source.reshape(-1), target.reshape(-1)
-        for kernel, (read, written, _) in zip(self._kernels, self._pieces, strict=False):
+        for kernel, read, written in self._kernels:
             kernel(_ZERO if read is None else source[read:], target[written:])
 
 

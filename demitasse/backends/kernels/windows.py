@@ -90,6 +90,19 @@ class DepthFields(Struct):
     output: Word
     pad: Word
 
+    @classmethod
+    def of(cls, depth: Depth) -> Values:
+        """Return the values of a depth."""
+        return cls.values(**depth._asdict())
+
+    def front(self, image: Word) -> Word:
+        """Return the first plane, possibly outside, that an image of the output sees."""
+        return image % self.output - self.pad
+
+    def image(self, image: Word, plane: Word) -> Word:
+        """Return the image of the input that is a plane of the same item."""
+        return image // self.output * self.size + plane
+
 
 class WindowFields(Struct):
     """A convolution's windows, in register tiles of a row, and the images that they go over."""
@@ -127,7 +140,7 @@ def window_values(
         "left": op.pad[1],
         "zeros": aligned((y if gradient else x).row_size),
         "tiles": TileFields.of(tiles),
-        "depth": DepthFields.values(**depth._asdict()),
+        "depth": DepthFields.of(depth),
     }
 
 
@@ -271,9 +284,9 @@ def for_each_window_tile(
     x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
     with k.parallel_loop(f.y.images, f.y.rows) as (image, row):
         top, depth = row * f.step_down - f.top, f.depth
-        front = image % depth.output - depth.pad
+        front = depth.front(image)
         begin, end = maximum(-front, 0), minimum(depth.size - front, depth.taps)
-        plane = image // depth.output * depth.size + front + begin
+        plane = depth.image(image, front + begin)
         channels = begin * f.x.channels, end * f.x.channels
 
         def write(first: Word, inside: Inside) -> None:
@@ -292,15 +305,20 @@ class WindowConvolution:
         self, schedule: ConvSchedule, kernel: int, values: Values, rectifier: np.ndarray
     ) -> None:
         self.schedule, self._kernel, self._rectifier = schedule, kernel, rectifier
-        self._none = aligned(max(schedule.y[1], schedule.width))
+        self._offsets = aligned(max(schedule.y[1], schedule.width))
         self._arguments = Arguments(values)
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Copy new slopes of negative sums: one for each channel, or one for all."""
-        self._rectifier[...] = np.resize(slopes, self._rectifier.shape)
+        self._rectifier[: self.schedule.y[1]] = slopes
+
+    def take_offsets(self, offsets: np.ndarray) -> None:
+        """Copy new offsets, one for each channel, of calls without any; the first are zeros."""
+        channels = self.schedule.y[1]
+        self._offsets[:channels] = offsets[:channels]
 
     def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
-        """Convolve, with one offset for each channel, None for zeros."""
-        offsets = self._none if offsets is None else offsets
+        """Convolve, with one offset for each channel, None for those that were taken."""
+        offsets = self._offsets if offsets is None else offsets
         each = {"x.at": source, "y.at": target, "offsets": offsets}
         self._arguments.run(self._kernel, self.schedule.tuning.threads, each)

@@ -21,6 +21,7 @@ from demitasse.backends.kernels.language.values import (
     minimum,
 )
 from demitasse.backends.kernels.tuning import FLAT
+from demitasse.backends.kernels.windows import DepthFields
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block, Strip, TileFields
 from demitasse.backends.kernels.winograd.matrices import Filtering
@@ -130,12 +131,7 @@ class TiledFields(ImageFields):
     """Bytes from a row of a phase to the next."""
     across_bytes: Word
     """Bytes from a column of a phase to the next."""
-    front: Word
-    """Planes of zeros before an item."""
-    planes: Word
-    """Images of an item, which are its planes."""
-    outputs: Word
-    """Planes of the output of an item."""
+    depth: DepthFields
     vectors: Word
     """Number of vectors of a window's pixels."""
     vector_table: Address
@@ -159,7 +155,7 @@ class TiledFields(ImageFields):
             **geometry(images), down=down, across=across,
             down_bytes=FLOAT * images.row_stride * down * step[0],
             across_bytes=FLOAT * images.column_stride * across * step[1],
-            front=depth.pad, planes=depth.size, outputs=depth.output, vectors=len(table),
+            depth=DepthFields.of(depth), vectors=len(table),
             vector_table=np.array(table, np.int64),
         )  # fmt: skip
 
@@ -249,9 +245,9 @@ def input_transform(
     columns = block.fields.tile_columns * across + (wide - across)
 
     def transform(strip: Strip, phase: Phase, plane: Word, channel: Word, into: Word) -> None:
-        inside = (plane > -1) & (plane < images.planes)
+        inside = (plane > -1) & (plane < images.depth.size)
         first = choose(inside, strip.row * down - phase.top, -high)
-        origin = images.row(phase.image // images.outputs * images.planes + plane, 0) + channel
+        origin = images.row(images.depth.image(phase.image, plane), 0) + channel
         origin = origin + phase.start - phase.left * images.across_bytes
         with k.loop(high) as line:
             y = first + line.i
@@ -278,8 +274,7 @@ def input_transform(
         block.each_strip() as strip,
         images.each_vector(k, strip.image, dilated=dilated) as (phase, channel, into, tap),
     ):
-        plane = phase.image % images.outputs - images.front + tap
-        transform(strip, phase, plane, channel, into)
+        transform(strip, phase, images.depth.front(phase.image) + tap, channel, into)
 
 
 class Outputs(NamedTuple):
