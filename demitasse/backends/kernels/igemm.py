@@ -37,6 +37,7 @@ from demitasse.backends.kernels.language.values import (
     Word,
     choose,
     chunk,
+    maximum,
     minimum,
 )
 from demitasse.backends.kernels.products import ROWS, panel_vectors, product_sums, tile_rows
@@ -435,6 +436,28 @@ def _place(images: ImageFields, plane_stride: Word, plane: Word, row: Word, colu
     return plane * plane_stride + row * images.row_stride + column * images.column_stride
 
 
+@contextmanager
+def _each_window(
+    k: Kernel, f: ProductFields, part: Part, tap: Word, channel: Word, rows: Word, into: Word,
+    step: int,
+) -> Iterator[tuple[Word, Word]]:  # fmt: skip
+    """Write a loop over ``rows`` windows of the part's list, that are copied ``into`` memory.
+
+    Yields addresses: of a window's pixel at the tap, and of its copy, a ``step`` from the last.
+    """
+    down, right, deep = k.load_words(tap, 3)
+    distance = _place(f.x, f.x_plane_stride, deep, down, right)
+    distance = distance + part.group * f.channels + channel
+    with k.loop(rows, words=[part.entries, into]) as window:
+        entry, target = window.words
+        corner, plane, row, column = k.load_words(entry, 4)
+        plane, row, column = plane + deep, row + down, column + right
+        inside = (row > -1) & (row < f.x.rows) & (column > -1) & (column < f.x.columns)
+        inside = inside & (plane > -1) & (plane < f.x_planes)
+        yield choose(inside, corner + distance * FLOAT, f.zeros), target
+        window.words = [entry + ENTRY_BYTES, target + step]
+
+
 def copy_windows(
     k: Kernel, f: ProductFields, part: Part, copied: Sequence[Word], rows: Word, *,
     bf16: bool = False,
@@ -452,16 +475,7 @@ def copy_windows(
     store = k.store_bfloat if bf16 else k.store
     with k.loop(taps, words=[f.taps + tap * (3 * INT), part.buffer]) as one:
         at, into = one.words
-        down, right, deep = k.load_words(at, 3)
-        distance = _place(f.x, f.x_plane_stride, deep, down, right)
-        distance = distance + part.group * f.channels + channel
-        with k.loop(rows, words=[part.entries, into]) as window:
-            entry, target = window.words
-            corner, plane, row, column = k.load_words(entry, 4)
-            plane, row, column = plane + deep, row + down, column + right
-            inside = (row > -1) & (row < f.x.rows) & (column > -1) & (column < f.x.columns)
-            inside = inside & (plane > -1) & (plane < f.x_planes)
-            source = choose(inside, corner + distance * FLOAT, f.zeros)
+        with _each_window(k, f, part, at, channel, rows, into, ROW_BYTES) as (source, target):
             with k.loop(middle, 0, several) as vector:
                 for place in range(0, several, k.vector_bytes):
                     copy(source, target, vector.i + place)
@@ -471,9 +485,32 @@ def copy_windows(
                 store(k.load_float(source + number.i), target + number.i // narrower)
             if bf16:
                 k.store_half(k.word(0), target + end // narrower)
-            window.words = [entry + ENTRY_BYTES, target + ROW_BYTES]
         pairs = (channels + 1) // 2 if bf16 else channels
         one.words = [at + 3 * INT, into + pairs * FLOAT]
+
+
+def copy_tiles(
+    k: Kernel, f: ProductFields, part: Part, copied: Sequence[Word], windows: Word, rows: int,
+    tile_bytes: Word,
+) -> None:  # fmt: skip
+    """Copy some channels of one tap, ``rows`` of them for one window after the other.
+
+    Whole vectors are written; the next window's channels are written over what is too much.
+    """
+    tap, _, channel, channels = copied
+    row_bytes, end, tap = rows * FLOAT, channels * FLOAT, f.taps + tap * (3 * INT)
+    starts = range(0, row_bytes, k.vector_bytes)
+    inside = maximum(end - starts[-1] - k.vector_bytes + row_bytes, 0) // row_bytes * row_bytes
+    with _each_window(k, f, part, tap, channel, windows, part.buffer, row_bytes) as (source, into):
+        with k.loop(inside, 0, row_bytes, words=[into]) as tile:
+            for at in starts:
+                k.store(k.load(source + tile.i + at), tile.words[0] + at)
+            tile.words = [tile.words[0] + tile_bytes]
+        with k.loop(end, inside, row_bytes, words=tile.words) as last:
+            for at in starts:
+                some = k.lane_mask((end - last.i - at) // FLOAT)
+                k.store(k.load(source + last.i + at, some), last.words[0] + at)
+            last.words = [last.words[0] + tile_bytes]
 
 
 def _row_places(k: Kernel, row_bytes: Word | int, rows: int) -> list[Word | int]:

@@ -27,6 +27,7 @@ from demitasse.backends.kernels.igemm import (
     Panels,
     Part,
     ProductFields,
+    copy_tiles,
     copy_windows,
     each_part,
     list_windows,
@@ -42,6 +43,9 @@ from demitasse.backends.kernels.products import product_sums
 MOST_PIXELS = 192
 """Outputs whose windows are copied at a time, at most; a panel of so many rows stays in the first
 cache."""
+
+TILED_PANELS = 8
+"""Panels of filters from which on windows of one tap are copied tile after tile."""
 
 
 class _Phase(NamedTuple):
@@ -175,8 +179,8 @@ class GradientFields(ProductFields):
 
 
 @GradientFields.kernel("igemm_gradient")
-def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels) -> None:
-    """Write the kernel of tiles of some terms."""
+def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels, *, tiled: bool) -> None:
+    """Write the kernel of tiles of some terms; windows are copied tile after tile if ``tiled``."""
     panel_bytes = panels.vectors * k.vector_bytes
     with each_part(k, f) as part:
         nowhere = part.columns + f.most_rows * panel_bytes
@@ -197,12 +201,17 @@ def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels) -> None:
 
             with k.loop(last, first) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
-                copy_windows(k, f, part, copied, count)
+                tile_bytes, step = k.word(rows * FLOAT), ROW_BYTES
+                if tiled:
+                    tile_bytes, step = (count * rows + -rows % k.width) * FLOAT, rows * FLOAT
+                    copy_tiles(k, f, part, copied, count, rows, tile_bytes)
+                else:
+                    copy_windows(k, f, part, copied, count)
                 length = copied[1] * copied[3]
 
                 def write_panel(panel: Word, masks: Masks) -> None:
                     place = part.group * f.filter_count * FLOAT + panel * panel_bytes
-                    _copy_panel(k, part, place, count, panel_bytes, masks)
+                    _copy_panel(k, part, place, count, panel_bytes, masks, prefetches=tiled)
                     with k.when((f.offsets > 0) & (block.i < 1)):
                         multiply(f.ones, 0, [f.offsets + place], masks)
                     with k.loop((length + (rows - 1)) // rows) as tile:
@@ -213,21 +222,27 @@ def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels) -> None:
                             choose(row + i < length, target + f.filter_bytes * i, nowhere)
                             for i in range(rows)
                         ]
-                        multiply(part.buffer + row * FLOAT, ROW_BYTES, own, masks)
+                        multiply(part.buffer + tile.i * tile_bytes, step, own, masks)
 
                 panels.each(k, f, *part.panels, write_panel)
 
 
 def _copy_panel(
-    k: Kernel, part: Part, place: Word, count: Word, panel_bytes: int, masks: Masks
-) -> None:
-    """Copy a panel of the gradients of ``count`` outputs, at some bytes of a pixel."""
+    k: Kernel, part: Part, place: Word, count: Word, panel_bytes: int, masks: Masks, *,
+    prefetches: bool,
+) -> None:  # fmt: skip
+    """Copy a panel of the gradients of ``count`` outputs, at some bytes of a pixel.
+
+    With ``prefetches``, the next panel is prefetched: its lines are far from each other.
+    """
     with k.loop(count, words=[part.entries + 4 * INT, part.columns]) as one:
         entry, target = one.words
         source = k.load_word(entry) + place
         for j, some in enumerate(masks):
             at = k.vector_bytes * j
             k.store(k.load(source + at, some), target + at)
+        if prefetches:
+            k.prefetch(source + panel_bytes, cache=2)
         one.words = [entry + ENTRY_BYTES, target + panel_bytes]
 
 
@@ -258,7 +273,10 @@ class FilterGradient:
         parts, filter_parts = schedule.divide(len(blocks))
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
         rows, pixels = schedule.rows_of(longest), min(MOST_PIXELS, schedule.pixels)
-        self._kernel = _kernel(schedule.width, rows, schedule.panel_kinds)
+        tiles = math.ceil(longest / rows)
+        fits = tiles * (pixels * rows + -rows % schedule.width) * FLOAT <= pixels * ROW_BYTES
+        tiled = fits and schedule.panels >= TILED_PANELS and all(one[1] == 1 for one in blocks)
+        self._kernel = _kernel(schedule.width, rows, schedule.panel_kinds, tiled=tiled)
         values, self.scratch_size = product_values(
             schedule, blocks, x, y, pixels, pixels + 1, each * area
         )
