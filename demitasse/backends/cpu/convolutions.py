@@ -47,7 +47,7 @@ from demitasse.backends.kernels.few_inputs import (
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.igemm import MOST_AXES, plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
-    FilterGradient,
+    filter_gradient,
     igemm_forward,
     igemm_input_gradient,
 )
@@ -314,7 +314,10 @@ class IgemmKernels(ConvKernels):
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         source, x = self._image(operands.source)
-        kernel = FilterGradient(self.schedule, x, volumes_of(operands.dy.layout), self.op.kernel)
+        kernel = filter_gradient(
+            self.schedule, x, volumes_of(operands.dy.layout), self.op.kernel,
+            bias=operands.bias is not None,
+        )  # fmt: skip
         weight, strides = operands.weight, kernel.strides
         if self.by_rows:
             _, by_filter, by_channel, by_row, _ = strides

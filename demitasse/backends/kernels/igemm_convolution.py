@@ -311,3 +311,39 @@ class FilterGradient:
         by_tap = merged.reshape(one.groups, -1, n, c, n, m)
         own = by_tap.diagonal(axis1=2, axis2=4).transpose(0, 4, 3, 2, 1)
         filters[: own.size].reshape(own.shape)[...] = own
+
+
+class TurnedGradient(FilterGradient):
+    """The gradient of filters of one tap, in C order: gradients of outputs are the left matrix."""
+
+    def __init__(
+        self, schedule: IgemmSchedule, x: Images, y: Images, kernel: Sequence[int] = ()
+    ) -> None:
+        down, right, deep = schedule.step
+        read = replace(
+            x, shape=(y.shape[0], x.shape[1], *y.shape[2:]), row_stride=x.row_stride * down,
+            column_stride=x.column_stride * right, planes=y.planes,
+            plane_stride=x.plane_stride * deep,
+        )  # fmt: skip
+        turned = replace(
+            schedule, channels=schedule.filters, filters=schedule.channels, step=(1, 1, 1)
+        )
+        super().__init__(turned, y, read, kernel)
+        group, by_channel, by_filter, *taps = self.strides
+        self.strides = group, by_filter, by_channel, *taps
+
+    def __call__(
+        self, source: np.ndarray, dy: np.ndarray, filters: np.ndarray, offsets: np.ndarray | None,
+        scratch: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Write the gradient of the filters; ``offsets`` are None."""
+        super().__call__(dy, source, filters, offsets, scratch)
+
+
+def filter_gradient(
+    schedule: IgemmSchedule, x: Images, y: Images, kernel: Sequence[int], *, bias: bool
+) -> FilterGradient:
+    """Return the gradients of filters and, with a ``bias``, of offsets."""
+    pixels = schedule.taps == ((0, 0, 0),) and schedule.merged == 1 and not bias
+    many = schedule.channels >= min(schedule.filters, TILED_PANELS * schedule.panel)
+    return (TurnedGradient if pixels and many else FilterGradient)(schedule, x, y, kernel)

@@ -16,7 +16,7 @@ from demitasse.backends.kernels import igemm
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.igemm import LENGTH, WIDEST_IN_PLACE, plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
-    FilterGradient,
+    filter_gradient,
     igemm_forward,
     igemm_input_gradient,
 )
@@ -113,7 +113,8 @@ class Case:
         return dx.values.copy()
 
     def filter_gradient(self, tuning, *, bias=True):
-        run = FilterGradient(self.plan(tuning), self.x.images, self.dy.images, self.op.kernel)
+        ends = self.x.images, self.dy.images
+        run = filter_gradient(self.plan(tuning), *ends, self.op.kernel, bias=bias)
         memory, group = aligned(self.weights.size), self.op.group
         memory[:] = np.nan
         offsets = np.full(len(self.offsets), np.nan, np.float32) if bias else None
@@ -242,6 +243,24 @@ def test_large_images_are_fetched_and_no_bit_changes(
 
     for small, large in zip(passes(1 << 30), passes(0), strict=True):
         np.testing.assert_array_equal(small, large)
+
+
+@WIDTH
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("size", [(1, 1), (15, 14)], ids=str)
+@pytest.mark.parametrize(
+    ("channels", "filters"), [(90, 520), (520, 90), (18, 600), (600, 518), (2 * LENGTH + 2, 256)]
+)
+@windows(["pixels", "pixels with strides", "pixels in groups", "3x3"])
+def test_many_filters_have_gradients(windows, channels, filters, size, bias, width):
+    case = Case(2, channels, filters, size, gap=2, **windows)
+    _, dw, db = case.wanted_gradients()
+
+    weights, offsets = case.filter_gradient(Tuning(width, 3), bias=bias)
+
+    expect_close(weights, dw)
+    if bias:
+        expect_close(offsets, db)
 
 
 @WIDTH
