@@ -495,7 +495,7 @@ def copy_tiles(
 ) -> None:  # fmt: skip
     """Copy some channels of one tap, ``rows`` of them for one window after the other.
 
-    Whole vectors are written; the next window's channels are written over what is too much.
+    Vectors may be longer than a row of a tile; the next window overwrites the rest.
     """
     tap, _, channel, channels = copied
     row_bytes, end, tap = rows * FLOAT, channels * FLOAT, f.taps + tap * (3 * INT)

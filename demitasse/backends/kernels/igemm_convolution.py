@@ -137,7 +137,7 @@ def igemm_input_gradient(
     outputs, by the taps that reach these pixels; where none does they are zeros.
     """
     phases = []
-    n, channels, *size = x.shape
+    n, _, *size = x.shape
     strides = x.row_stride, x.column_stride, x.plane_stride
     for first in product(*map(range, schedule.step)):
         h, w, d = (
@@ -153,16 +153,11 @@ def igemm_input_gradient(
             for number, one in enumerate(away)
             if not any(at % step for at, step in zip(one, schedule.step, strict=True))
         }
-        row_stride, column_stride, plane_stride = map(mul, strides, schedule.step)
-        images = replace(
-            x, shape=(n, channels, h, w), row_stride=row_stride, column_stride=column_stride,
-            planes=d, plane_stride=plane_stride,
-        )  # fmt: skip
         turned = replace(
             schedule, taps=(*reached.values(),), step=(1, 1, 1), channels=schedule.filters,
             filters=schedule.channels, pixels=n * d * h * w,
         )  # fmt: skip
-        gemm = ImplicitGemm(turned, y, images)
+        gemm = ImplicitGemm(turned, y, x.every(schedule.step, (h, w, d)))
         phases.append(_Phase(gemm, [*reached], sum(map(mul, strides, first))))
     return IgemmConvolution(schedule, phases, back=True, by_tap=by_tap)
 
@@ -273,9 +268,10 @@ class FilterGradient:
         parts, filter_parts = schedule.divide(len(blocks))
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
         rows, pixels = schedule.rows_of(longest), min(MOST_PIXELS, schedule.pixels)
-        tiles = math.ceil(longest / rows)
-        fits = tiles * (pixels * rows + -rows % schedule.width) * FLOAT <= pixels * ROW_BYTES
-        tiled = fits and schedule.panels >= TILED_PANELS and all(one[1] == 1 for one in blocks)
+        tile = pixels * rows + -rows % schedule.width  # elements, with those written over
+        fits = math.ceil(longest / rows) * tile * FLOAT <= pixels * ROW_BYTES
+        one_tap = all(taps == 1 for _, taps, *_ in blocks)
+        tiled = fits and one_tap and schedule.panels >= TILED_PANELS
         self._kernel = _kernel(schedule.width, rows, schedule.panel_kinds, tiled=tiled)
         values, self.scratch_size = product_values(
             schedule, blocks, x, y, pixels, pixels + 1, each * area
@@ -317,18 +313,12 @@ class TurnedGradient(FilterGradient):
     """The gradient of filters of one tap, in C order: gradients of outputs are the left matrix."""
 
     def __init__(
-        self, schedule: IgemmSchedule, x: Images, y: Images, kernel: Sequence[int] = ()
+        self, schedule: IgemmSchedule, x: Images, y: Images, kernel: Sequence[int]
     ) -> None:
-        down, right, deep = schedule.step
-        read = replace(
-            x, shape=(y.shape[0], x.shape[1], *y.shape[2:]), row_stride=x.row_stride * down,
-            column_stride=x.column_stride * right, planes=y.planes,
-            plane_stride=x.plane_stride * deep,
-        )  # fmt: skip
         turned = replace(
             schedule, channels=schedule.filters, filters=schedule.channels, step=(1, 1, 1)
         )
-        super().__init__(turned, y, read, kernel)
+        super().__init__(turned, y, x.every(schedule.step, (*y.shape[2:], y.planes)), kernel)
         group, by_channel, by_filter, *taps = self.strides
         self.strides = group, by_filter, by_channel, *taps
 

@@ -87,6 +87,15 @@ class Images:
         shape, stride = (n * count, c, rows // count, columns), self.image_stride // count
         return replace(self, shape=shape, image_stride=stride)
 
+    def every(self, step: tuple[int, int, int], size: tuple[int, ...]) -> Images:
+        """Return ``size`` pixels a ``step`` apart: of both, the rows, columns and planes."""
+        (down, right, deep), (rows, columns, planes) = step, size
+        return replace(
+            self, shape=(*self.shape[:2], rows, columns), row_stride=self.row_stride * down,
+            column_stride=self.column_stride * right, planes=planes,
+            plane_stride=self.plane_stride * deep,
+        )  # fmt: skip
+
     def fits(self, width: int) -> bool:
         """Return whether there are vectors of ``width`` contiguous channels; False for 0."""
         return self.channel_stride == 1 and self.shape[1] >= width > 0
