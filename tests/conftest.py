@@ -100,8 +100,8 @@ def _left_out(config: pytest.Config) -> str:
     if "not exhaustive" not in config.option.markexpr:
         return ""
     return (
-        "cases: those in which two values of parameters meet for the first time, and on readonly "
-        "and strict one of each test. The others: nox -s exhaustive"
+        "cases: a few in which all values of parameters meet in pairs, and on readonly and strict "
+        "one of each test. The others: nox -s exhaustive"
     )
 
 

@@ -54,6 +54,17 @@ def test_every_two_values_meet_on_every_device():
     assert len(kept) < len(both)
 
 
+def test_cases_that_show_most_are_taken():
+    names, values = "abcd", range(4)
+    found = [Case(dict(zip(names, each, strict=True))) for each in product(values, repeat=4)]
+
+    mark(found)
+
+    kept = [case for case in found if case.is_kept]
+    assert pairs(kept) == pairs(found)
+    assert len(kept) < 2 * len(values) ** 2  # of two parameters, all combinations are taken
+
+
 @pytest.mark.parametrize("device", ["readonly", "strict:device1"])
 def test_portable_code_runs_once_for_each_test(device):
     found = cases(device)

@@ -1,14 +1,15 @@
 """Which cases of a test run in every run of the suite, and which in ``nox -s exhaustive`` alone.
 
 A test with many parameters has a case for each combination of their values. Most of what can go
-wrong shows in one value, or in two that meet, so a run of the suite takes those cases in which two
-values meet for the first time on a device. Devices that run portable code alone differ from numpy
-in how they look at it, not in what is computed: there a test runs once, unless it is marked
-``everywhere``.
+wrong shows in one value, or in two that meet, so a run of the suite takes a few cases in which all
+values that can meet on a device do: always the one in which most meet for the first time. Devices
+that run portable code alone differ from numpy in how they look at it, not in what is computed:
+there a test runs once, unless it is marked ``everywhere``.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
 from itertools import combinations
 
 import pytest
@@ -25,16 +26,32 @@ Shown = tuple[object, tuple[Values, ...]]
 
 def mark(items: Iterable[pytest.Item]) -> None:
     """Mark the cases that show nothing new as ``exhaustive``."""
-    known: defaultdict[str, set[Shown]] = defaultdict(set)
+    tests: defaultdict[str, list[tuple[pytest.Item, set[Shown]]]] = defaultdict(list)
     for item in items:
         callspec = getattr(item, "callspec", None)
         if callspec is None or any(map(item.get_closest_marker, ("exhaustive", "slow"))):
             continue  # what does not run shows nothing
-        seen = known[item.nodeid.partition("[")[0]]
         shown = set(_shown(item, dict(callspec.params)))
-        if shown <= seen:
-            item.add_marker(pytest.mark.exhaustive)
-        seen |= shown
+        tests[item.nodeid.partition("[")[0]].append((item, shown))
+    for cases in tests.values():
+        for number in _spared([shown for _, shown in cases]):
+            cases[number][0].add_marker(pytest.mark.exhaustive)
+
+
+def _spared(cases: list[set[Shown]]) -> Iterator[int]:
+    """Yield the numbers of cases that show nothing, when those that show most are taken first."""
+    seen: set[Shown] = set()
+    waiting = [(-len(shown), number) for number, shown in enumerate(cases)]
+    heapify(waiting)
+    while waiting:
+        _, number = heappop(waiting)
+        new = cases[number] - seen
+        if not new:
+            yield number
+        elif waiting and (-len(new), number) > waiting[0]:
+            heappush(waiting, (-len(new), number))  # another may show more
+        else:
+            seen |= new
 
 
 def _shown(item: pytest.Item, params: dict[str, object]) -> Iterator[Shown]:
