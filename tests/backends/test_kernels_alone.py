@@ -32,6 +32,7 @@ def run(*arguments, **environment):
     )  # fmt: skip
 
 
+@pytest.mark.skipif(vector_width() < 16, reason="no AVX-512: all tests have these instructions")
 @pytest.mark.parametrize(
     "most", ["AVX512_CORE", pytest.param("AVX2", marks=pytest.mark.exhaustive)]
 )
