@@ -26,8 +26,7 @@ faster, before it they are.
 LIMITED = """\
 ## With AVX2 alone
 
-The same on a processor with AVX-512, of which all engines but ONNX Runtime were told to use AVX2
-alone.
+The same on a processor without AVX-512.
 """
 Cell = Callable[[dict[str, Any]], str]
 
