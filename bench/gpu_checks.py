@@ -97,7 +97,7 @@ def options(device: Device, dry: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     steps = 4 if dry else 8
     for option, names in OPTIONS.items():
-        for name in names[: 2 if dry else None]:
+        for name in names:
             given = SIZES[name][dry]
             with settings.override(tf32="off"):
                 before, exact = (_weights(name, device, *given, count) for count in (0, steps))

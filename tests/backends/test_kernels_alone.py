@@ -10,7 +10,7 @@ import pytest
 
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.language import target
-from demitasse.backends.kernels.language.target import vector_width
+from demitasse.backends.kernels.language.target import WIDE, vector_width
 
 pytestmark = pytest.mark.skipif(
     not (jit.status().ready and vector_width()), reason=str(jit.status())
@@ -32,7 +32,9 @@ def run(*arguments, **environment):
     )  # fmt: skip
 
 
-@pytest.mark.skipif(vector_width() < 16, reason="no AVX-512: all tests have these instructions")
+@pytest.mark.skipif(
+    vector_width() < WIDE, reason="without AVX-512, these are the instructions of all tests"
+)
 @pytest.mark.parametrize(
     "most", ["AVX512_CORE", pytest.param("AVX2", marks=pytest.mark.exhaustive)]
 )

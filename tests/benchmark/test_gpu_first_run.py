@@ -74,6 +74,7 @@ def test_options_are_compared_over_a_simulated_cudnn(monkeypatch):
         found = checks.options(gpu, dry=True)
 
     assert found["channels_last, residual"]["option"] > 0
+    assert found["channels_last, googlenet"]["option"] > 0
 
 
 @pytest.mark.parametrize(
