@@ -35,10 +35,10 @@ BACKENDS = ["numpy", "readonly", "strict:device1", "cpu"]
 
 
 def install(session: nox.Session, *groups: str, extras: str = "all") -> None:
-    """Install the package, editable, with extras and dependency groups."""
-    for group in groups:
-        session.install(*nox.project.dependency_groups(PROJECT, group))
-    session.install("-e", f".[{extras}]" if extras else ".")
+    """Install the package, editable, with extras and dependency groups, by one call of pip."""
+    lines = [line for group in groups for line in nox.project.dependency_groups(PROJECT, group)]
+    package = f".[{extras}]" if extras else "."
+    session.install("--no-compile", "-e", package, *lines)  # Python compiles what is imported
 
 
 def pytest(session: nox.Session, *args: str, **env: str) -> None:
@@ -81,7 +81,7 @@ def types(session: nox.Session) -> None:
 
 
 def _types(session: nox.Session) -> None:
-    session.run("mypy")
+    session.run("mypy", f"--num-workers={os.cpu_count()}")
 
 
 @nox.session
