@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -84,6 +84,16 @@ class Window:
         """
         axes = zip(spatial, out, self.kernel, self.stride, self.pad, self.dilation, strict=True)
         return list(product(*(_taps_along(*axis) for axis in axes)))
+
+    def cropped(self, spatial: Shape, out: Shape) -> Window:
+        """Return the window without outer taps, as many at either end, that see no image."""
+        if self.after or not (taps := self.taps_on(spatial, out)):
+            return self
+        axes = zip(taps[0], taps[-1], self.kernel, self.pad, self.dilation, strict=True)
+        sizes = [min(first, k - 1 - last, p // d) for first, last, k, p, d in axes]
+        kernel = tuple(k - 2 * m for k, m in zip(self.kernel, sizes, strict=True))
+        pads = zip(self.pad, sizes, self.dilation, strict=True)
+        return replace(self, kernel=kernel, pad=tuple(p - m * d for p, m, d in pads))
 
     def convolved(self, spatial: Shape) -> Shape:
         """Return the output size of a convolution; raise ShapeError if the window does not fit."""

@@ -70,6 +70,9 @@ def test_taps_that_see_only_what_is_around_an_image_are_known(
         if 0 <= place * stride - pad + tap * dilation < size
     }
     assert one.taps_on((size,), (places,)) == sorted(seen)
+    outer = min(min(seen)[0], kernel - 1 - max(seen)[0], pad // dilation) if seen else 0
+    cropped = one.cropped((size,), (places,))
+    assert (cropped.kernel, cropped.pad) == ((kernel - 2 * outer,), (pad - outer * dilation,))
 
 
 def test_a_large_window_on_a_small_image_has_few_taps():

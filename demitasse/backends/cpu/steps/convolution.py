@@ -1,8 +1,11 @@
 """Convolution by kernels of our own."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
@@ -20,6 +23,7 @@ from demitasse.backends.cpu.kernel_calls import KernelCall, row_sum
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.epilogue import (
     Epilogue,
+    derived,
     folded_offsets,
     folded_weights,
     rectifier_of,
@@ -61,7 +65,7 @@ class WindowStep(CpuStep[C]):
         self.channels = layouts.plain(self.y.shape[1:2])
 
     @property
-    def weight(self) -> InputArg:
+    def weight(self) -> Source:
         """The weight, in C order."""
         return InputArg(self.at.params[0], layouts.plain(self.w))
 
@@ -102,14 +106,36 @@ class WindowStep(CpuStep[C]):
 
 
 class ConvStep(WindowStep[ops.Conv]):
-    """One bottom, one top; kernels for some convolutions, and implicit GEMM for all others."""
+    """One bottom, one top; kernels for some convolutions, and implicit GEMM for all others.
+
+    Without gradients, filters lose outer taps that see only what is around small images.
+    """
 
     takes = ("links", "other", "then", "slopes")
     """Parts of an epilogue that are fused."""
 
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
+        self._kernel, g = op.kernel, ConvGeometry.between(op, op.bottom, op.top)
+        if not at.backward:
+            window = g.window.cropped(g.spatial, g.positions)
+            op = ops.Conv(**{**vars(op), "kernel": window.kernel, "pad": window.pad})
         super().__init__(engine, op, at)
         self.kernels, self.declined = conv_kernels(ConvCase(engine, op, self.image, self.maps, at))
+
+    @property
+    def weight(self) -> Source:
+        if self._kernel == self.op.kernel:
+            return super().weight
+        outer = [(k - m) // 2 for k, m in zip(self._kernel, self.op.kernel, strict=True)]
+        inner: Any = ..., *(slice(o, k - o) for o, k in zip(outer, self._kernel, strict=True))
+        whole = (*self.w[: -len(outer)], *self._kernel)
+
+        def crop(target: np.ndarray, weights: np.ndarray) -> None:
+            filters = weights[: math.prod(whole)].reshape(whole)
+            target.reshape(self.w)[...] = filters[inner]
+
+        source = InputArg(self.at.params[0], layouts.plain(whole))
+        return derived(self.engine, self.w, crop, (), source)
 
     def prepare(self) -> None:
         self.forward_calls = [self.fused(Epilogue(self.at.top[0]))]

@@ -16,6 +16,7 @@ from demitasse.backends.cpu.arguments import (
     DerivedArg,
     InputArg,
     OutputArg,
+    Source,
     parameters,
     written_layout,
 )
@@ -204,7 +205,7 @@ def folded_offsets(
         target[...] = arrays[0][:channels] if first else 0.0
         fold(links, arrays[len(first) :], target)
 
-    return _derived(engine, (channels,), make, links, *first, kept=True)
+    return derived(engine, (channels,), make, links, *first, kept=True)
 
 
 def folded_factors(engine: Engine, channels: int, links: Sequence[Link]) -> DerivedArg:
@@ -213,11 +214,11 @@ def folded_factors(engine: Engine, channels: int, links: Sequence[Link]) -> Deri
     def make(target: np.ndarray, *params: np.ndarray) -> None:
         target[...] = fold(links, params, np.zeros_like(target))
 
-    return _derived(engine, (channels,), make, links, kept=True)
+    return derived(engine, (channels,), make, links, kept=True)
 
 
 def folded_weights(
-    engine: Engine, channels: int, links: Sequence[Link], weight: InputArg
+    engine: Engine, channels: int, links: Sequence[Link], weight: Source
 ) -> DerivedArg:
     """Return weights with factors of their filters, in scratch memory until they are packed."""
 
@@ -226,12 +227,12 @@ def folded_weights(
         by_filter = weights[: target.size].reshape(channels, -1)
         np.multiply(by_filter, factor[:, np.newaxis], out=target.reshape(channels, -1))
 
-    return _derived(engine, weight.layout.shape, make, links, weight)
+    return derived(engine, weight.layout.shape, make, links, weight)
 
 
-def _derived(
+def derived(
     engine: Engine, shape: ops.Shape, make: Callable[..., None], links: Sequence[Link],
-    *first: InputArg, kept: bool = False,
+    *first: Source, kept: bool = False,
 ) -> DerivedArg:  # fmt: skip
     """Return an argument made from the ``first`` arrays and the parameters of links."""
     sources = [*first, *parameters(blob for _, at in links for blob in at.params)]
