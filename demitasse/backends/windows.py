@@ -87,13 +87,16 @@ class Window:
 
     def cropped(self, spatial: Shape, out: Shape) -> Window:
         """Return the window without outer taps, as many at either end, that see no image."""
-        if self.after or not (taps := self.taps_on(spatial, out)):
+        if self.after:
             return self
-        axes = zip(taps[0], taps[-1], self.kernel, self.pad, self.dilation, strict=True)
-        sizes = [min(first, k - 1 - last, p // d) for first, last, k, p, d in axes]
-        kernel = tuple(k - 2 * m for k, m in zip(self.kernel, sizes, strict=True))
-        pads = zip(self.pad, sizes, self.dilation, strict=True)
-        return replace(self, kernel=kernel, pad=tuple(p - m * d for p, m, d in pads))
+        kernel: Shape = ()
+        pad: Shape = ()
+        axes = zip(spatial, out, self.kernel, self.stride, self.pad, self.dilation, strict=True)
+        for n, places, taps, stride, before, step in axes:
+            seen = _taps_along(n, places, taps, stride, before, step)
+            outer = min(seen[0], taps - 1 - seen[-1], before // step) if seen else 0
+            kernel, pad = (*kernel, taps - 2 * outer), (*pad, before - outer * step)
+        return replace(self, kernel=kernel, pad=pad)
 
     def convolved(self, spatial: Shape) -> Shape:
         """Return the output size of a convolution; raise ShapeError if the window does not fit."""

@@ -131,8 +131,7 @@ class ConvStep(WindowStep[ops.Conv]):
         whole = (*self.w[: -len(outer)], *self._kernel)
 
         def crop(target: np.ndarray, weights: np.ndarray) -> None:
-            filters = weights[: math.prod(whole)].reshape(whole)
-            target.reshape(self.w)[...] = filters[inner]
+            target.reshape(self.w)[...] = weights[: math.prod(whole)].reshape(whole)[inner]
 
         source = InputArg(self.at.params[0], layouts.plain(whole))
         return derived(self.engine, self.w, crop, (), source)
