@@ -30,22 +30,6 @@ BOX = 5
 """Numbers of an anchor before the scores of the classes."""
 
 
-def anchor_boxes(values: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-    """Return the boxes of all anchors (xmin, ymin, xmax, ymax), in units of the image.
-
-    Shapes: predictions (N, A, 5 + classes, H, W), width and height of the anchors, in units of the
-    image, (A, 2) -> (N, H, W, A, 4).
-    """
-    height, width = values.shape[3:]
-    kind = values.dtype.type
-    x = (np.arange(width, dtype=kind) + _sigmoid(values[:, :, 0])) / kind(width)
-    y = (np.arange(height, dtype=kind)[:, None] + _sigmoid(values[:, :, 1])) / kind(height)
-    with np.errstate(over="ignore"):
-        half = np.exp(values[:, :, 2:4]) * anchors.astype(kind)[:, :, None, None] / kind(2)
-    corners = [x - half[:, :, 0], y - half[:, :, 1], x + half[:, :, 0], y + half[:, :, 1]]
-    return np.stack(corners, axis=-1).transpose(0, 2, 3, 1, 4)
-
-
 def _sigmoid(values: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         result: np.ndarray = 1 / (1 + np.exp(-values))
@@ -95,21 +79,16 @@ class YoloOutput(Layer):
         n, parts = bottom[0].shape[0], []
         for blob, anchors, units in zip(bottom, self.anchors, self.units(bottom), strict=True):
             shape = (n, len(anchors), BOX + self.classes, *blob.shape[2:])
-            values = blob.cpu_data().reshape(shape)
-            boxes = anchor_boxes(values, anchors / units)
-            scores = self.scores(values).transpose(0, 3, 4, 1, 2)  # (N, H, W, A, kinds)
-            kinds = scores.shape[-1]
-            boxes = np.repeat(boxes.reshape(n, -1, 4), kinds, axis=1)
-            parts.append((boxes, scores.reshape(n, -1), self.kinds(values).reshape(n, -1)))
-        boxes, scores, classes = (np.concatenate(one, axis=1) for one in zip(*parts, strict=True))
+            parts.append(self._candidates(blob.cpu_data().reshape(shape), anchors / units))
+        boxes, numbers = (np.concatenate(one) for one in zip(*parts, strict=True))
+        image, _, scores = numbers.T
         rows = []
         for i in range(n):
-            chosen = np.flatnonzero(self.passes(scores[i], scores.dtype.type(self.confidence)))
-            order = chosen[np.argsort(-scores[i, chosen], kind="stable")]
+            own = np.flatnonzero(image == i)
+            order = own[np.argsort(-scores[own], kind="stable")]
             below = np.nextafter(boxes.dtype.type(self.overlap), boxes.dtype.type(-1))
-            order = order[suppress(boxes[i, order], below)]  # equal overlaps drop, too
-            found = np.column_stack([classes[i, order] + 1, scores[i, order], boxes[i, order]])
-            rows.append(np.insert(found, 0, i, axis=1))
+            order = order[suppress(boxes[order], below)]  # equal overlaps drop, too
+            rows.append(np.column_stack([numbers[order], boxes[order]]))
         every = np.concatenate(rows)
         if not len(every):
             every = np.full((n, 7), -1.0)
@@ -117,19 +96,41 @@ class YoloOutput(Layer):
         top[0].reshape((1, 1, *every.shape))
         top[0].mutable_cpu_data()[...] = every
 
+    def _candidates(self, values: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the candidates of a map whose scores pass the threshold.
+
+        Boxes are (xmin, ymin, xmax, ymax), in units of the image. The objectness bounds the scores,
+        which are computed where it passes.
+        Shapes: predictions (N, A, 5 + classes, H, W), width and height of the anchors, in units of
+        the image, (A, 2) -> boxes (K, 4), and image, class and score (K, 3).
+        """
+        kind, (height, width) = values.dtype.type, values.shape[3:]
+        least, places = kind(self.confidence), values.transpose(0, 3, 4, 1, 2)
+        image, row, column, anchor = np.nonzero(self.passes(_sigmoid(places[..., 4]), least))
+        found = places[image, row, column, anchor]
+        corner, size = np.array([column, row], kind), np.array([width, height], kind)
+        centre = (corner.T + _sigmoid(found[:, :2])) / size
+        with np.errstate(over="ignore"):
+            half = np.exp(found[:, 2:4]) * anchors.astype(kind)[anchor] / kind(2)
+        scores = self.scores(found)
+        passed = np.nonzero(self.passes(scores, least))
+        i, classes = passed[0], self.classes_of(found)
+        numbers = [image[i], classes[passed] + 1, scores[passed]]
+        return np.hstack([centre - half, centre + half])[i], np.column_stack(numbers)
+
     def units(self, bottom: Blobs) -> Sequence[np.ndarray]:
         """Return width and height of the image for each bottom, in the anchors' units."""
         raise NotImplementedError(type(self).__name__)
 
     def scores(self, values: np.ndarray) -> np.ndarray:
-        """Return the scores of each anchor's candidates.
+        """Return the scores of the candidates of anchors, none above the objectness.
 
-        Shapes: (N, A, 5 + classes, H, W) -> (N, A, candidates, H, W).
+        Shapes: (anchors, 5 + classes) -> (anchors, candidates).
         """
         raise NotImplementedError(type(self).__name__)
 
-    def kinds(self, values: np.ndarray) -> np.ndarray:
-        """Return the class of each candidate, in the order (N, H, W, A, candidates)."""
+    def classes_of(self, values: np.ndarray) -> np.ndarray:
+        """Return the classes of the candidates; shapes as of ``scores``."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -170,15 +171,15 @@ class YoloDetectionOutput(YoloOutput):
         return [np.array([blob.shape[3], blob.shape[2]]) for blob in bottom]
 
     def scores(self, values: np.ndarray) -> np.ndarray:
-        raw = values[:, :, BOX:]
-        shares = np.exp(raw - raw.max(axis=2, keepdims=True))
-        best = shares.max(axis=2, keepdims=True) / shares.sum(axis=2, keepdims=True)
-        result: np.ndarray = _sigmoid(values[:, :, 4:5]) * best
+        raw = values[:, BOX:]
+        shares = np.exp(raw - raw.max(axis=1, keepdims=True))
+        best = shares.max(axis=1, keepdims=True) / shares.sum(axis=1, keepdims=True)
+        result: np.ndarray = _sigmoid(values[:, 4:5]) * best
         return result
 
-    def kinds(self, values: np.ndarray) -> np.ndarray:
-        best: np.ndarray = np.argmax(values[:, :, BOX:], axis=2)
-        return best.transpose(0, 2, 3, 1)
+    def classes_of(self, values: np.ndarray) -> np.ndarray:
+        best: np.ndarray = np.argmax(values[:, BOX:], axis=1, keepdims=True)
+        return best
 
 
 @register_layer("Yolov3DetectionOutput")
@@ -230,10 +231,8 @@ class Yolov3DetectionOutput(YoloOutput):
         return [np.array([blob.shape[3], blob.shape[2]]) * scale for blob, scale in pairs]
 
     def scores(self, values: np.ndarray) -> np.ndarray:
-        result: np.ndarray = _sigmoid(values[:, :, BOX:]) * _sigmoid(values[:, :, 4:5])
+        result: np.ndarray = _sigmoid(values[:, BOX:]) * _sigmoid(values[:, 4:5])
         return result
 
-    def kinds(self, values: np.ndarray) -> np.ndarray:
-        n, anchors, _, height, width = values.shape
-        shape = (n, height, width, anchors, self.classes)
-        return np.broadcast_to(np.arange(self.classes), shape)
+    def classes_of(self, values: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(np.arange(self.classes), (len(values), self.classes))
