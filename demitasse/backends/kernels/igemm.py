@@ -98,6 +98,10 @@ BLOCK_BYTES = 5 * INT
 COPIED = 4
 """Vectors that are copied at a time."""
 
+COPY_COST, READ_COST = 0.5, 0.75
+"""Time to copy a tile of windows, and to read a vector of filters for a block of windows, as
+multiples of the time to multiply a tile by a vector."""
+
 
 class ProductFields(FilterFields):
     """Windows of images, and filters of each group in panels."""
@@ -615,24 +619,32 @@ class IgemmSchedule(TunedKernel):
     @cached_property
     def divided(self) -> tuple[int, int]:
         """In how many parts pixels and panels are divided, of about equal work."""
-        return self.divide(self.pixels, ROWS[self.width][self.vectors], self.filters)
+        rows, copies = ROWS[self.width][self.vectors], not self.reads_pixels
+        return self.divide(self.pixels, rows, self.filters, copies=copies)
 
-    def divide(self, count: int, at_once: int = 1, filters: int = 0) -> tuple[int, int]:
+    def divide(
+        self, count: int, at_once: int = 1, filters: int = 0, *, copies: bool = False
+    ) -> tuple[int, int]:
         """Return in how many parts ``count`` pieces and the panels of a group are divided.
 
-        The parts have about equal work, and compute ``at_once`` pieces at a time. Of equal ways,
-        the one that reads least is best: each part of the pieces reads all ``filters``, each part
-        of the panels reads all pieces.
+        The parts have about equal work, and compute ``at_once`` pieces at a time. Each part of the
+        pieces reads all ``filters``, each part of the panels reads or ``copies`` all pieces. Without
+        copies, that counts between equal ways alone.
         """
         imbalance, counts = self.tuning.imbalance, range(1, self.tuning.threads + 1)
         parts = next(n for n in counts if imbalance(self.groups * n) <= MOST_IMBALANCE)
         ways = [(min(parts // n, count), n) for n in range(1, min(parts, self.panels) + 1)]
 
-        def longest(way: tuple[int, int]) -> int:
-            each = math.ceil(math.ceil(count / way[0]) / at_once)
+        def longest(way: tuple[int, int]) -> float:
+            pieces = math.ceil(count / way[0])
+            tiles = math.ceil(pieces / at_once)
             ends = (self.panels * part // way[1] for part in range(way[1] + 1))
             vectors = (min(end * self.vectors, -(-self.filters // self.width)) for end in ends)
-            return each * max(end - begin for begin, end in pairwise(vectors))
+            most = max(end - begin for begin, end in pairwise(vectors))
+            if not copies:
+                return tiles * most
+            blocks = math.ceil(pieces / MOST_ROWS)
+            return tiles * (most + COPY_COST) + blocks * most * READ_COST
 
         return min(ways, key=lambda way: (longest(way), way[0] * filters + way[1] * count))
 
@@ -662,13 +674,14 @@ class IgemmSchedule(TunedKernel):
         NEON's addresses have no multiples of a register: each row would take another.
         """
         alike = x.is_rows and y.is_rows and x.shape[2:] == y.shape[2:]
-        return bool(self.buffered) or (
-            self.width > NEON
-            and not self.tuning.bf16
-            and (self.taps, self.step) == (((0, 0, 0),), (1, 1, 1))  # windows are pixels
-            and self.channels <= WIDEST_IN_PLACE
-            and alike
-        )
+        return bool(self.buffered) or (self.reads_pixels and alike)
+
+    @property
+    def reads_pixels(self) -> bool:
+        """True if pixels that are rows of a matrix are read in place."""
+        pixels = (self.taps, self.step) == (((0, 0, 0),), (1, 1, 1))
+        few = pixels and self.channels <= WIDEST_IN_PLACE
+        return few and self.width > NEON and not self.tuning.bf16
 
     def touches(self, x: Images) -> bool:
         """Return whether pixels in place are read in their order before tiles of them are."""
