@@ -30,7 +30,7 @@ from demitasse.backends.kernels.language.values import (
     fma,
     maximum,
     minimum,
-    permuted,
+    rearranged,
 )
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import (
@@ -60,10 +60,14 @@ ROWS_EACH = 8
 """Rows of outputs that each thread has at least; with fewer, threads divide the channels too."""
 
 MOST_TAPS = 128
-"""Most taps of a window, times members of groups smaller than vectors: kernels are unrolled."""
+"""Most taps of a window, times outputs of a channel, or members of groups smaller than vectors:
+kernels are unrolled."""
 
 MOST_MEMBERS = 16
 """Greatest number of channels of a group."""
+
+MOST_OUTPUTS = 4
+"""Greatest number of outputs of a channel that is a group."""
 
 GRADIENT_PIXELS = 8
 """Greatest number of pixels of the input in a tile, unless the stride is larger."""
@@ -73,9 +77,32 @@ PART_CHANNELS, PART_ROWS = 2048, 4
 number depends on shapes alone so that no bit depends on the threads."""
 
 
+class Group(NamedTuple):
+    """A group of channels.
+
+    Attributes:
+        members: Channels of the group.
+        outputs: Outputs of the group, for each of its channels; 1 unless it is a single channel.
+    """
+
+    members: int = 1
+    outputs: int = 1
+
+    @property
+    def size(self) -> int:
+        """The greater number of the group's channels and outputs."""
+        return self.members * self.outputs
+
+    def __str__(self) -> str:
+        return f"{self.members}" + f"to{self.outputs}" * (self.outputs > 1)
+
+
+SINGLE = Group()
+
+
 @dataclass(frozen=True)
 class DepthwiseSchedule(WindowSchedule):
-    """A convolution of groups of few channels, each with as many outputs as inputs.
+    """A convolution of groups of few channels with as many outputs, or of single channels.
 
     A strip is an output row of one image, or a part of its channels.
     """
@@ -83,18 +110,24 @@ class DepthwiseSchedule(WindowSchedule):
     kernel: ClassVar[str] = "depthwise"
 
     @property
-    def members(self) -> int:
-        """Channels of a group."""
-        return self.x[1] // self.op.group
+    def group(self) -> Group:
+        return Group(self.x[1] // self.op.group, self.y[1] // self.x[1])
 
     @property
     def channels(self) -> int:
-        """Channels of a pixel in memory; those that fill a vector up are zeros."""
+        """Channels of a pixel of the input; those that fill a vector up are zeros."""
         return max(self.x[1], self.width)
 
     @property
+    def outputs(self) -> np.ndarray:
+        """Output channels of the groups of each vector of channels."""
+        each = self.group.outputs
+        return np.add.outer(np.multiply(self.vectors, each), np.arange(self.width * each))
+
+    @property
     def code(self) -> str:
-        return super().code if self.members == 1 else f"grouped llvm:{self.tuning.instructions}"
+        grouped = self.group.members > 1
+        return f"grouped llvm:{self.tuning.instructions}" if grouped else super().code
 
     @cached_property
     def vectors(self) -> list[int]:
@@ -103,7 +136,7 @@ class DepthwiseSchedule(WindowSchedule):
 
     @property
     def most(self) -> int:
-        return (PIXELS if self.members == 1 else SUMS)[self.width]
+        return (PIXELS if self.group.members == 1 else SUMS)[self.width]
 
     @property
     def parts(self) -> int:
@@ -128,21 +161,23 @@ def plan_depthwise(
     Raises:
         Declined: Groups are large or divide no vectors, axes are not two, or windows are large.
     """
-    members, width = x[1] // op.group, tuning.width
+    strips = DepthwiseSchedule(op, x, y, tuning)
+    (members, outputs), width = strips.group, tuning.width
     tuning.require("depthwise" if members == 1 else "grouped")
     smaller, larger = sorted((members, width))
     whole = op.group > 1 and x[1] % width == larger % smaller == 0
     fits = members == 1 or (whole and members <= MOST_MEMBERS)
+    spreads = members == 1 and outputs <= MOST_OUTPUTS and x[1] >= width
     decline_if(
-        len(op.kernel) != 2 or x[1] != y[1] or not fits,
-        "depthwise convolution takes two axes and as many outputs as channels; "
-        f"groups of up to {MOST_MEMBERS} channels, which are vectors of {width} or divide them",
+        len(op.kernel) != 2 or y[1] % x[1] or not fits or (outputs > 1 and not spreads),
+        f"depthwise convolution takes two axes; groups of up to {MOST_MEMBERS} channels and as "
+        f"many outputs, which are vectors of {width} or divide them; or, of {width} channels or "
+        f"more, each with up to {MOST_OUTPUTS} outputs",
     )
     decline_if(back and not has_loop(op), f"a window of {op.kernel} without a loop over phases")
-    unrolled = math.prod(op.kernel) * (members if members < width else 1)
+    unrolled = math.prod(op.kernel) * (members if members < width else 1) * outputs
     unrolled //= op.stride[0] if back else 1
     decline_if(unrolled > MOST_TAPS, f"a window of {op.kernel}; kernels take {MOST_TAPS} taps")
-    strips = DepthwiseSchedule(op, x, y, tuning)
     if not back:
         decline_many(strips.tile, op)
     return strips
@@ -153,16 +188,17 @@ Load = Callable[[Word], Vector]
 
 
 def for_each_member(
-    k: Kernel, members: int, place: Word, sums: list[Vector],
+    k: Kernel, group: Group, place: Word, sums: list[Vector],
     body: Callable[[Load, Word, list[Vector]], None],
 ) -> None:  # fmt: skip
-    """Write ``body`` for each member of the groups of a vector of channels.
+    """Write ``body`` for each member, or else each output, of the groups of a vector of channels.
 
     ``body`` takes the function that loads the member, its number, and the sums, which it updates.
     The vector is ``place`` bytes from the first channel of a pixel. Each member has a loop of its
     own, for LLVM schedules few instructions better.
     """
-    if members == 1:
+    members, outputs = group
+    if group.size == 1:
         body(k.load, k.word(0), sums)
     elif members >= k.width:
         with k.loop(members, vectors=sums) as member:
@@ -170,12 +206,19 @@ def for_each_member(
             body(lambda at: k.broadcast(at + moved), member.i, member.vectors)
         sums[:] = member.vectors
     else:
-        for number in range(members):
-            lanes = [lane - lane % members + number for lane in range(k.width)]
+        for number in range(group.size):
+            groups = [lane - lane % members for lane in range(k.width)]
+            lanes = [lane * outputs + number for lane in groups]
             with k.loop(k.no_cse(k.word(1)), vectors=sums) as once:
-                load = partial(lambda lanes, at: permuted(k.load(k.no_cse(at)), lanes), lanes)
+                load = partial(_load_lanes, k, outputs, lanes)
                 body(load, once.i + number, once.vectors)
             sums[:] = once.vectors
+
+
+def _load_lanes(k: Kernel, vectors: int, lanes: Sequence[int], at: Word) -> Vector:
+    """Load so many vectors, and return the elements at the given indices."""
+    [found] = rearranged([k.load(k.no_cse(at + i * k.vector_bytes)) for i in range(vectors)], lanes)
+    return found
 
 
 class DepthwiseFields(ConvolutionFields):
@@ -187,21 +230,21 @@ class DepthwiseFields(ConvolutionFields):
 
 
 @DepthwiseFields.kernel("depthwise")
-def _kernel(k: Kernel, f: DepthwiseFields, code: WindowCode, members: int) -> None:
+def _kernel(k: Kernel, f: DepthwiseFields, code: WindowCode, group: Group) -> None:
     with k.parallel_loop(f.x.images, f.y.rows, f.parts) as (image, row, part):
         output = f.y.row(image, row)
         vectors = chunk(f.vectors, part, f.parts)
-        write_row(k, f, code, image, row, vectors, output, members, prefetches=True)
+        write_row(k, f, code, image, row, vectors, output, group, prefetches=True)
 
 
 def write_row(
     k: Kernel, f: DepthwiseFields, code: WindowCode, image: Word, row: Word,
-    vectors: tuple[Word, Word], output: Word, members: int = 1, *, prefetches: bool = False,
+    vectors: tuple[Word, Word], output: Word, group: Group = SINGLE, *, prefetches: bool = False,
 ) -> None:  # fmt: skip
-    """Write some vectors of channels of a row of an image's outputs, to the address of the row.
+    """Write the outputs of some vectors of channels for a row of windows, from an address on.
 
-    Groups have so many ``members``. With ``prefetches``, later tiles of the rows that no window
-    above has, and of the outputs, are prefetched.
+    With ``prefetches``, later tiles of the rows that no window above has, and of the outputs, are
+    prefetched.
     """
     top = row * f.step_down - f.top
     rows = [f.x.row_or(f.zeros, image, top + f.down * i) for i in range(code.rows)]
@@ -215,7 +258,7 @@ def write_row(
             for below in rows[-code.tile.stride :]:  # strides of both axes are mostly equal
                 _prefetch_tile(k, below + column, x_step * (code.tile.pixels * code.tile.stride))
             _prefetch_tile(k, tile, y_step * code.tile.pixels)
-        _sum_windows(k, f, code, vectors, [row + column for row in rows], tile, members, *inside)
+        _sum_windows(k, f, code, vectors, [row + column for row in rows], tile, group, *inside)
 
     for_each_tile(k, f.tiles, code.tiles, body)
 
@@ -236,7 +279,7 @@ def _prefetch_tile(k: Kernel, tile: Word, size: Word) -> None:
 
 def _sum_windows(
     k: Kernel, f: DepthwiseFields, code: WindowCode, vectors: tuple[Word, Word],
-    rows: Sequence[Word], output: Word, members: int, inside: range,
+    rows: Sequence[Word], output: Word, group: Group, inside: range,
 ) -> None:  # fmt: skip
     """Write the sums of a tile of windows, vector after vector of channels.
 
@@ -246,20 +289,27 @@ def _sum_windows(
     pixels, wide, *_ = code.tile
     x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
     first, last = (vector * k.vector_bytes for vector in vectors)
-    last_place = (f.x.channels - k.width) * FLOAT
+    last_place, each = (f.x.channels - k.width) * FLOAT, wide * group.members * k.vector_bytes
     again = (lambda word: word) if is_x86() else k.no_cse
     with k.loop(last, first, k.vector_bytes) as vector:
         place = minimum(vector.i, last_place)  # begins early where channels fill no whole vectors
-        filters = f.filters + vector.i * (code.rows * wide * members)
-        offset = f.offsets + place  # which NEON loads faster than it copies
-        sums = [k.load(again(offset)) for _ in range(pixels)]
-        for i, row in enumerate(rows):
-            own = filters + i * (members * wide * k.vector_bytes)
-            add = partial(_add_taps, k, code.tile, own, (row + place, x_step), inside)
-            for_each_member(k, members, place, sums, add)
-        then = code.rectifying(k, f.rectifier, place)
-        for pixel, total in enumerate(sums):
-            k.store(then(total), output + y_step * pixel + place)
+        for number in range(group.outputs):
+            filters = f.filters + vector.i * (code.rows * wide * group.size)
+            filters = filters + number * code.rows * each
+            target = place * group.outputs + number * k.vector_bytes
+            offset = f.offsets + target  # which NEON loads faster than it copies
+            sums = [k.load(again(offset)) for _ in range(pixels)]
+            lanes = [(number * k.width + lane) // group.outputs for lane in range(k.width)]
+            for i, row in enumerate(rows):
+                source = row + place, x_step
+                add = partial(_add_taps, k, code.tile, filters + i * each, source, inside)
+                if group.outputs > 1:
+                    add(partial(_load_lanes, k, 1, lanes), k.word(0), sums)
+                else:
+                    for_each_member(k, group, place, sums, add)
+            then = code.rectifying(k, f.rectifier, target)
+            for pixel, total in enumerate(sums):
+                k.store(then(total), output + y_step * pixel + target)
 
 
 def _add_taps(
@@ -282,7 +332,6 @@ class DepthwiseFilters:
     """Filters of groups, whose outputs are a vector's lanes, or whose inputs are for gradients.
 
     Attributes:
-        channels: The channels of each vector. Shape: (vectors, width).
         order: The place of each weight in C order.
             Shape: (vectors, rows of taps, members, taps of a row, width).
         filters: The filters of each vector in the same shape.
@@ -290,14 +339,15 @@ class DepthwiseFilters:
     """
 
     def __init__(self, strips: DepthwiseSchedule, *, gradients: bool = False) -> None:
-        channels, members, kernel = strips.channels, strips.members, strips.op.kernel
-        order = np.arange(channels * members * math.prod(kernel))
-        order = order.reshape(-1, members, members, *kernel)
+        group, kernel, channels = strips.group, strips.op.kernel, strips.outputs
+        order = np.arange(strips.channels * group.size * math.prod(kernel))
+        order = order.reshape(-1, group.size, group.members, *kernel)
         if gradients:
             order = order.swapaxes(1, 2)
-        self.channels = np.add.outer(strips.vectors, np.arange(strips.width))
-        by_channel = order.reshape(channels, members, *kernel)
-        self.order = by_channel[self.channels].transpose(0, 3, 2, 4, 1).copy()
+            channels = np.add.outer(strips.vectors, np.arange(strips.width))
+        each = group.size if gradients else group.members
+        by_channel, channels = order.reshape(-1, each, *kernel), channels.reshape(-1, strips.width)
+        self.order = by_channel[channels].transpose(0, 3, 2, 4, 1).copy()
         self.filters = aligned(self.order.size).reshape(self.order.shape)
         self.nbytes = self.filters.nbytes
 
@@ -320,7 +370,7 @@ class DepthwiseOperands(DepthwiseFilters):
         channels = strips.channels
         need_layout(x.fits(channels) and y.fits(channels), x, y)
         super().__init__(strips)
-        self.rectifier = then.numbers(channels)
+        self.rectifier = then.numbers(channels * strips.group.outputs)
         self.values = DepthwiseFields.values(
             **window_values(strips.op, x, y, strips.tiles),
             filters=self.filters,
@@ -341,7 +391,7 @@ class DepthwiseConvolution(WindowConvolution):
     ) -> None:
         each = DepthwiseOperands(strips, x, y, then)
         self.filters, self.nbytes, self.update = each.filters, each.nbytes, each.update
-        kernel = _kernel(strips.width, strips.code_with(then), strips.members)
+        kernel = _kernel(strips.width, strips.code_with(then), strips.group)
         super().__init__(strips, kernel, each.values, each.rectifier)
 
 
@@ -349,7 +399,6 @@ class Shape(NamedTuple):
     """Parameters that the kernel's code depends on.
 
     Attributes:
-        members: Channels of a group.
         pad: Columns of padding, modulo the stride.
         pixels: Pixels of a tile, a multiple of the stride.
         data: True if the gradient of the input is computed.
@@ -359,7 +408,7 @@ class Shape(NamedTuple):
     """
 
     kernel: tuple[int, ...]
-    members: int
+    group: Group
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     pad: int
@@ -370,15 +419,20 @@ class Shape(NamedTuple):
     offset: bool
 
     def __str__(self) -> str:
-        sizes = *self.kernel, self.members, *self.stride, *self.dilation, self.pad, self.pixels
+        sizes = *self.kernel, self.group, *self.stride, *self.dilation, self.pad, self.pixels
         flags = "_data" * self.data + "_weights" * self.weights + "_bias" * self.bias
         flags += "_offset" * self.offset
         return "x".join(map(str, sizes)) + flags
 
     @property
     def sums(self) -> int:
-        """Sums of a vector of channels: of each tap of each member, and of the bias."""
-        return math.prod(self.kernel) * self.members + 1
+        """Sums of a vector of channels: of each tap of each member, and of the biases."""
+        return self.products + self.group.outputs
+
+    @property
+    def products(self) -> int:
+        """Taps of all members of a vector of channels."""
+        return math.prod(self.kernel) * self.group.size
 
     def taps(self, axis: int, phase: int) -> list[tuple[int, int]]:
         """Return the taps that reach a pixel, and for each the output, counted from the last.
@@ -446,9 +500,7 @@ def _gradient_kernel(k: Kernel, f: GradientFields, shape: Shape, tiles: Tiles) -
             with k.loop(vectors[1] * each, vectors[0] * each, k.vector_bytes) as place:
                 k.store(k.constant(0.0), sums + place.i)
             if shape.bias:
-                _add_gradients(
-                    k, f, part.i, vectors, sums + (shape.sums - 1) * k.vector_bytes, each
-                )
+                _add_gradients(k, f, shape, part.i, vectors, sums)
             with k.loop(bottom, top) as row:
                 image, line = row.i // f.x.rows, row.i % f.x.rows
                 padded, looped = line + f.top, has_loop(shape)
@@ -464,21 +516,21 @@ def _gradient_kernel(k: Kernel, f: GradientFields, shape: Shape, tiles: Tiles) -
 
 
 def _add_gradients(
-    k: Kernel, f: GradientFields, part: Word, vectors: tuple[Word, Word], sums: Word, each: int
+    k: Kernel, f: GradientFields, shape: Shape, part: Word, vectors: tuple[Word, Word], sums: Word
 ) -> None:
-    """Add the gradients of a part of the outputs to the sums of the bias.
-
-    The sums of consecutive vectors are ``each`` bytes apart.
-    """
+    """Add the gradients of a part of the outputs to the sums of the bias."""
     top, bottom = chunk(f.x.images * f.y.rows, part, f.parts)
+    places = [number * k.vector_bytes for number in range(shape.group.outputs)]
     with k.loop(bottom, top) as row, k.loop(vectors[1], vectors[0]) as vector:
         place = minimum(vector.i * k.width, f.x.channels - k.width) * FLOAT
-        begin = f.y.row(row.i // f.y.rows, row.i % f.y.rows) + place
-        with k.loop(f.y.columns, vectors=[k.constant(0.0)]) as column:
-            number = k.load(begin + column.i * f.y.column_stride * FLOAT)
-            column.vectors = [column.vectors[0] + number]
-        own = sums + vector.i * each
-        k.store(k.load(own) + column.vectors[0], own)
+        begin = f.y.row(row.i // f.y.rows, row.i % f.y.rows) + place * shape.group.outputs
+        with k.loop(f.y.columns, vectors=[k.constant(0.0)] * len(places)) as column:
+            pixel = begin + column.i * f.y.column_stride * FLOAT
+            numbers = [k.load(pixel + at) for at in places]
+            column.vectors = [a + b for a, b in zip(column.vectors, numbers, strict=True)]
+        own = sums + (vector.i * shape.sums + shape.products) * k.vector_bytes
+        for at, total in zip(places, column.vectors, strict=True):
+            k.store(k.load(own + at) + total, own + at)
 
 
 class Rows(NamedTuple):
@@ -526,14 +578,14 @@ def _add_tile(
     last_place, zero = (f.x.channels - k.width) * FLOAT, k.constant(0.0)
     with k.loop(last, first, k.vector_bytes) as vector:
         place = minimum(vector.i, last_place)  # begins early where channels fill no whole vectors
-        filters, own = f.filters + vector.i * (shape.sums - 1), sums + vector.i * shape.sums
+        filters, own = f.filters + vector.i * shape.products, sums + vector.i * shape.sums
         gradients = [k.load(f.offsets + place) if shape.offset else zero] * len(pixels)
         numbers = {i: k.load(tile.x + x_step * i + place) for i in pixels if shape.weights}
         for tap_row, row in tile.reached:
-            at = tap_row * (shape.members * wide * k.vector_bytes)
-            places = filters + at, own + at, row + place
+            at = tap_row * (shape.group.size * wide * k.vector_bytes)
+            places = filters + at, own + at, row + place * shape.group.outputs
             add = partial(_add_reached, k, shape, inside, places, y_step, numbers)
-            for_each_member(k, shape.members, place, gradients, add)
+            for_each_member(k, shape.group, place, gradients, add)
         if shape.data:
             for i, gradient in zip(pixels, gradients, strict=True):
                 k.store(gradient, tile.dx + dx_step * i + place)
@@ -577,7 +629,7 @@ class DepthwiseGradients(DepthwiseFilters):
         offset: Whether the gradient of the input has addends, which ``take_offsets`` takes.
 
     Attributes:
-        sums: The sums of all parts. Shape: (parts, vectors, taps and bias, width).
+        sums: The sums of all parts. Shape: (parts, vectors, taps and biases, width).
         nbytes: Bytes of the filters, the sums and the offsets.
 
     Raises:
@@ -596,7 +648,7 @@ class DepthwiseGradients(DepthwiseFilters):
             key=lambda count: (math.ceil(columns / count) * (count + 1), -count),
         )
         shape = Shape(
-            op.kernel, strips.members, op.stride, op.dilation, op.pad[1] % across, pixels, data,
+            op.kernel, strips.group, op.stride, op.dilation, op.pad[1] % across, pixels, data,
             weights, bias, offset,
         )  # fmt: skip
         parts = max(1, min(PART_CHANNELS // channels, n * height // PART_ROWS))
@@ -632,9 +684,10 @@ class DepthwiseGradients(DepthwiseFilters):
 
     def _unpack(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
         lanes = slice(self.strips.x[1])  # others fill the vector up
-        sums = self.sums.sum(axis=0)[..., lanes]
-        order = self.order[..., lanes]
+        sums, order = self.sums.sum(axis=0), self.order[..., lanes]
+        biases = self.strips.group.outputs
         # a channel that is in two vectors has the same sums in both
-        weight[order] = sums[:, :-1].reshape(order.shape)
+        weight[order] = sums[:, :-biases, lanes].reshape(order.shape)
         if bias is not None:
-            bias[self.channels[:, lanes]] = sums[:, -1]
+            channels = self.strips.outputs[:, : self.strips.y[1]]
+            bias[channels] = sums[:, -biases:].reshape(len(sums), -1)[:, : channels.shape[1]]

@@ -42,11 +42,11 @@ MEMBERS = pytest.mark.parametrize("members", [2, 4, 8, 16])
 
 
 def convolution(
-    n, c, size, *, members=1, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilation=(1, 1)
+    n, c, size, *, members=1, outputs=1, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilation=(1, 1)
 ):
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     out = [(s + 2 * p - r) // t + 1 for s, p, r, t in zip(size, pad, reach, stride, strict=True)]
-    x, y = (n, c, *size), (n, c, *out)
+    x, y = (n, c, *size), (n, c * outputs, *out)
     return ops.Conv(
         "float32", x, y, 1, kernel, stride, pad, dilation, group=c // members, bias=True
     )
@@ -64,14 +64,15 @@ def filled(x, channels):
 def convolved(op, x, weights, offsets, tuning, then=NOTHING):
     strips = plan_depthwise(op, op.bottom, op.top, tuning)
     n, c, *size = op.top
+    channels = strips.channels * strips.group.outputs
     x = filled(x, strips.channels)
-    source, target = last(x.shape), last((n, strips.channels, *size))
+    source, target = last(x.shape), last((n, channels, *size))
     run = DepthwiseConvolution(strips, source, target, then)
     run.update(weights.reshape(-1))
-    memory = aligned(n * strips.channels * math.prod(size))
+    memory = aligned(n * channels * math.prod(size))
     memory[:] = np.nan
     if offsets is not None:
-        offsets = np.pad(offsets, (0, strips.channels - c))
+        offsets = np.pad(offsets, (0, channels - c))
     run(in_memory(x, source), memory, offsets)
     found = out_of_memory(memory, target)
     assert not found[:, c:].any()
@@ -207,7 +208,10 @@ def test_what_is_no_number_is_rectified_as_layers_do(then, width):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"group": 16, "top": (1, 32, 9, 9)}, "as many outputs"),
+        ({"group": 16, "top": (1, 16 * 5, 9, 9)}, "up to 4 outputs"),
+        ({"group": 16, "top": (1, 16 * 4, 9, 9), "kernel": (6, 6)}, f"{MOST_TAPS} taps"),
+        ({"group": 12, "top": (1, 24, 9, 9), "bottom": (1, 12, 9, 9)}, "up to 4 outputs"),
+        ({"group": 8, "top": (1, 32, 9, 9)}, "as many outputs"),
         ({"group": 1}, "groups of up to 16"),
         (
             {"bottom": (1, 96, 9, 9), "top": (1, 96, 9, 9), "group": 32},
@@ -254,11 +258,12 @@ def test_code_names_the_instructions():
 def gradients(op, x, dy, filters, tuning, *, back=False, **asked):
     """Return the gradients of input, weights and bias; None for those that are not asked for."""
     strips = plan_depthwise(op, op.bottom, op.top, tuning, back=back)
-    c, (x, dy) = x.shape[1], (filled(each, strips.channels) for each in (x, dy))
+    c, x = x.shape[1], filled(x, strips.channels)
+    dy = filled(dy, strips.channels * strips.group.outputs)
     images = last(x.shape), last(dy.shape), last(x.shape)
     run = DepthwiseGradients(strips, images, **asked)
     run.update(filters.reshape(-1))
-    dx, weight, bias = aligned(x.size), aligned(filters.size), aligned(c)
+    dx, weight, bias = aligned(x.size), aligned(filters.size), aligned(op.top[1])
     dx[:] = np.nan
     asks = {"data": True, "weights": True, "bias": False} | asked
     sources = in_memory(x, images[0]), in_memory(dy, images[1])
@@ -315,6 +320,31 @@ def test_the_gradients_of_groups(size, window, members, width):
 
     dx, weight, bias = gradients(op, x, dy, weights, Tuning(width, threads=2), bias=True)
 
+    expect_gradients(op, (x, dy, weights), dx, weight)
+    expect_close(bias, dy.astype(float).sum(axis=(0, 2, 3)))
+    data = gradients(op, x, dy, weights, Tuning(width), weights=False)
+    own = gradients(op, x, dy, weights, Tuning(width), data=False, bias=True)
+    for got, want in zip((data[0], *own[1:]), (dx, weight, bias), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@WIDTH
+@pytest.mark.parametrize("outputs", [2, 3, 4])
+@pytest.mark.parametrize("window", [
+    {}, {"stride": (2, 2)}, {"kernel": (4, 4), "stride": (2, 2)},
+    {"kernel": (3, 2), "pad": (2, 4), "stride": (2, 3), "dilation": (2, 2)},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("size", [(5, 3), (6, 17)], ids=str)
+def test_a_channel_may_have_several_outputs(size, window, outputs, width):
+    c = 2 * width + 3
+    op = convolution(2, c, size, outputs=outputs, **window)
+    (x, dy, weights), offsets = operands(op), normal(c * outputs, seed=3)
+
+    y = convolved(op, x, weights, offsets, Tuning(width, threads=2), RELU)
+    dx, weight, bias = gradients(op, x, dy, weights, Tuning(width, threads=2), bias=True)
+
+    want = correlated(x, weights, op.pad, op.group, op.stride, op.dilation)
+    expect_close(y, np.maximum(want + offsets[:, None, None], 0))
     expect_gradients(op, (x, dy, weights), dx, weight)
     expect_close(bias, dy.astype(float).sum(axis=(0, 2, 3)))
     data = gradients(op, x, dy, weights, Tuning(width), weights=False)

@@ -295,8 +295,8 @@ def permuted(vector: Vector, order: Sequence[int]) -> Vector:
 
 
 def rearranged(vectors: Sequence[Vector], order: Sequence[int]) -> list[Vector]:
-    """Return the elements of all vectors in another order, as so many vectors."""
-    lanes, found = len(order) // len(vectors), []
+    """Return the elements of all vectors at the given indices, as vectors."""
+    lanes, found = vectors[0].llvm.type.count, []
     for begin in range(0, len(order), lanes):
         wanted = [divmod(at, lanes) for at in order[begin : begin + lanes]]
         first, *others = sorted({number for number, _ in wanted})
