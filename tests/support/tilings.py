@@ -10,6 +10,9 @@ from demitasse.backends.kernels.winograd.matrices import filtering
 KERNELS = [(3, 3), (5, 5), (1, 7), (7, 1), (1, 3), (7, 7), (5, 3), (4, 4), (2, 2)]
 """Filters' rows and columns: squares, lines, and others."""
 
+LARGE = [(9, 9), (7, 7), (6, 3), (1, 11), (15, 8)]
+"""Rows and columns of windows that have parts; in some, the last ones lack a row or a column."""
+
 STRIDES = [
     ((4, 4), (2, 2), (1, 1)), ((6, 6), (3, 3), (1, 2)), ((5, 5), (2, 2), (2, 2)),
     ((3, 3), (2, 2), (1, 1)), ((4, 6), (2, 3), (3, 0)), ((2, 4), (1, 2), (1, 1)),
@@ -25,7 +28,7 @@ def tiling(x, m, kernel, width, pad=(1, 1), group=1, threads=1, **tuning):
     output = h + 2 * pad[0] - kernel[0] + 1, w + 2 * pad[1] - kernel[1] + 1
     tuned = replace(Tuning(width, threads=threads), **tuning)
     of = filtering(kernel, output)
-    return WinogradSchedule(of, n, c, (h, w), m, group, pad, output, tuned)
+    return WinogradSchedule(of, n, c * of.filters, (h, w), m, group, pad, output, tuned)
 
 
 def strided(x, m, kernel, stride, pad, width, **tuning):

@@ -628,8 +628,8 @@ class IgemmSchedule(TunedKernel):
         """Return in how many parts ``count`` pieces and the panels of a group are divided.
 
         The parts have about equal work, and compute ``at_once`` pieces at a time. Each part of the
-        pieces reads all ``filters``, each part of the panels reads or ``copies`` all pieces. Without
-        copies, that counts between equal ways alone.
+        pieces reads all ``filters``, each part of the panels reads all pieces; that decides between
+        equal ways, or counts as work if the pieces are copied.
         """
         imbalance, counts = self.tuning.imbalance, range(1, self.tuning.threads + 1)
         parts = next(n for n in counts if imbalance(self.groups * n) <= MOST_IMBALANCE)

@@ -7,7 +7,14 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.few_inputs import plan_direct
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import WinogradSchedule, pays, plan_winograd
-from demitasse.backends.kernels.winograd.matrices import ALONE, FINITE, SIX, filtering, matrices
+from demitasse.backends.kernels.winograd.matrices import (
+    ALONE,
+    FINITE,
+    SIX,
+    filtering,
+    has_filtering,
+    matrices,
+)
 from demitasse.backends.step import Declined
 from demitasse.core.config import settings
 
@@ -114,6 +121,16 @@ def test_two_taps_have_the_tiles_that_cost_the_fewest_products():
     outputs = [filtering((4, 4), (size, size), (2, 2)).outputs for size in (4, 5, 8, 17, 64)]
 
     assert outputs == [(4, 4), (5, 5), (4, 4), (5, 5), (5, 5)]
+
+
+def test_large_windows_have_the_parts_that_cost_the_fewest_products():
+    sides = [filtering((size, size), (46, 46)).down for size in (6, 7, 8, 9, 10, 11, 14, 15)]
+
+    assert [one.taps for one in sides] == [3, 4, 4, 5, 5, 4, 5, 5]
+    assert [one.filters for one in sides] == [2, 2, 2, 2, 2, 3, 3, 3]
+    assert [one.last for one in sides] == [2, 1, 2, 1, 2, 2, 2, 3]
+    assert filtering((7, 7), (14, 14)).parts == 1  # reading the filters of parts takes longer
+    assert not any(has_filtering((size, 3), (1, 1)) for size in (13, 16, 17))
 
 
 @pytest.mark.parametrize(("window", "step", "phases"), [(4, 2, 2), (5, 2, 1), (7, 3, 1), (3, 1, 1)])

@@ -5,7 +5,7 @@ import pytest
 from correlate import correlated, correlated_slopes, images
 from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, images_of, normal
-from tilings import KERNELS, STRIDES, strided, tiling
+from tilings import KERNELS, LARGE, STRIDES, strided, tiling
 
 from demitasse.backends.kernels.epilogue import NOTHING
 from demitasse.backends.kernels.images import Images
@@ -86,7 +86,7 @@ def gradients(of, shape, m, kernel):
 @CASES
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_the_output_is_that_of_the_definition(kernel, c, m, group, threads, tuning, width):
-    shape, pad = (3, c, 11, 9), zeros_around(kernel)
+    shape, pad = (3, c, 10, 9), zeros_around(kernel)
     of = tiling(shape, m, kernel, width, pad, group, threads, **tuning)
     (x, memory), weights, offsets = images(shape), normal(m, c // group, *kernel), normal(m)
 
@@ -139,6 +139,31 @@ def test_the_gradients_of_weights_and_bias(kernel, c, m, group, threads, tuning,
     x, dy, weight, bias = gradients(of, shape, m, kernel)
 
     expect_close(weight, correlated_slopes(x, dy, kernel, pad, group))
+    expect_close(bias, dy.sum(axis=(0, 2, 3), dtype=float))
+
+
+@WIDTH
+@STRIDED
+@pytest.mark.parametrize("kernel", LARGE, ids=str)
+@pytest.mark.parametrize(
+    ("size", "all_around"), [((12, 11), False), ((2, 1), True)], ids=["wide", "narrow"]
+)
+def test_large_windows_are_sums_of_their_parts(kernel, size, all_around, c, m, tuning, width):
+    shape, pad = (2, c, *size), zeros_around(kernel)
+    if all_around:
+        pad = tuple(k - 1 for k in kernel)
+    of = tiling(shape, m, kernel, width, pad, **tuning)
+    (x, memory), weights, offsets = images(shape), normal(m, c, *kernel), normal(m)
+    (dy, slopes), turned = images((2, m, *of.output), seed=1), of.backward
+
+    y = convolved(of, memory, weights, (2, *of.output, m), offsets)
+    dx = convolved(turned, slopes, weights, (2, *size, c))
+    *_, weight, bias = gradients(of, shape, m, kernel)
+
+    expect_close(y, correlated(x, weights, pad) + offsets[:, None, None])
+    back = weights.swapaxes(0, 1)[..., ::-1, ::-1]
+    expect_close(dx, correlated(dy, back, turned.pad))
+    expect_close(weight, correlated_slopes(x, dy, kernel, pad))
     expect_close(bias, dy.sum(axis=(0, 2, 3), dtype=float))
 
 

@@ -10,7 +10,12 @@ from typing import Literal, NamedTuple
 from demitasse.backends import ops
 from demitasse.backends.kernels.products import split_columns
 from demitasse.backends.kernels.tuning import FLAT, Depth, TunedKernel, Tuning
-from demitasse.backends.kernels.winograd.matrices import Filtering, filtering, has_filtering
+from demitasse.backends.kernels.winograd.matrices import (
+    MOST_PARTS,
+    Filtering,
+    filtering,
+    has_filtering,
+)
 from demitasse.backends.step import decline_if
 
 FLOAT_BYTES = 4
@@ -50,11 +55,12 @@ class WinogradSchedule(TunedKernel):
     divide its transforms, and then the positions, in successive calls of the kernel.
 
     A dilated window has pixels of one phase: of every few rows and columns. Phases are images. A
-    window of a stride has pixels of all phases. Phases are channels.
+    window of a stride has pixels of all phases. Phases are channels. So are the parts of a large
+    window, which see the image from other rows and columns on.
 
     Attributes:
         images: Phases of the images of the output, which dilated windows share.
-        channels: Channels of the input, in all planes of a window, in all phases of the strides.
+        channels: Channels of the input, in all planes of a window, for all filters of a window.
         size, output: Rows and columns of the input and of the output, or of their largest phases.
         filters: Channels of the output; of the input's gradient, in all phases of the strides.
         pad: Zeros above and left of the input.
@@ -108,14 +114,15 @@ class WinogradSchedule(TunedKernel):
     def backward(self) -> WinogradSchedule:
         """The convolution that is the gradient of the input."""
         down, across = self.filtering
-        pad = (down.taps - 1 - self.pad[0], across.taps - 1 - self.pad[1])
+        pad = (down.window - 1 - self.pad[0], across.window - 1 - self.pad[1])
         depth, windows, margin = self.depth.backward, self.filtering.window, (0, 0)
         if self.filtering.phases > 1:
             pad, margin = (down.taps - 1, across.taps - 1), self.pad
+        of = filtering(windows, self.size, self.filtering.stride)
         return replace(
-            self, images=self.images // depth.size * depth.output,
-            filtering=filtering(windows, self.size, self.filtering.stride),
-            channels=self.filters * depth.taps, filters=self.channels // depth.taps,
+            self, images=self.images // depth.size * depth.output, filtering=of,
+            channels=self.filters * depth.taps * of.parts,
+            filters=self.channels // depth.taps // self.filtering.parts,
             size=self.output, pad=pad, margin=margin, output=self.size, computes="input",
             depth=depth,
         )  # fmt: skip
@@ -283,7 +290,7 @@ def pays(tiling: WinogradSchedule, pixels: int, *, training: bool) -> bool:
     few = min(tiling.channels, tiling.filters) / tiling.groups
     each = (DEFINITION_COST + FEW_CHANNELS_COST / few) * (BF16_COST if tiling.tuning.bf16 else 1.0)
     of = tiling.filtering
-    return tiled < 2 * each * pixels * math.prod(of.window) * weights / of.phases
+    return tiled < 2 * each * pixels * math.prod(of.window) * weights / of.filters
 
 
 def plan_winograd(
@@ -305,8 +312,9 @@ def plan_winograd(
     fits = not strided or {op.group, *steps} == {1}
     decline_if(
         not (fits and pads and has_filtering(op.kernel, op.stride)),
-        "winograd takes up to 5 rows and columns, or 7, of each phase of a stride, which is 1 for "
-        "dilated filters and those of groups, and a padding that the dilation divides",
+        "winograd takes up to 5 rows and columns of each phase of a stride, or of stride 1 up to "
+        f"{MOST_PARTS} times as many; a stride of 1 for dilated filters and those of groups; and a "
+        "padding that the dilation divides",
     )
     (down, across), (rows, columns) = steps, op.stride
     top, left = (op.pad[0], op.pad[1]) if strided else (0, 0)
@@ -315,10 +323,15 @@ def plan_winograd(
         min(x[1], y[1]) < tuning.width,
         f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more",
     )
+    of = filtering(op.kernel, output, op.stride)
+    decline_if(
+        of.parts > 1 < max(op.group, *steps),
+        "winograd divides windows of one group without dilation",
+    )
     tiling = WinogradSchedule(
-        filtering=filtering(op.kernel, output, op.stride),
+        filtering=of,
         images=y[0] * down * across,
-        channels=x[1] * depth.taps * math.prod(op.stride),
+        channels=x[1] * depth.taps * of.filters,
         size=(
             -(-(x[2] + top) // (down * rows)),
             -(-(x[3] + left) // (across * columns)),

@@ -138,16 +138,18 @@ def _taps(of: Filtering, lacks: list[Word]) -> Iterator[tuple[int, list[Word]]]:
     (down, across), row = of.stride, of.across.window
     for y, x in product(range(of.down.taps), range(of.across.taps)):
         ends = zip((y, x), of, lacks, strict=True)
-        lacking = [one for at, axis, one in ends if at == axis.taps - 1 and axis.last < axis.step]
+        lacking = [
+            one for at, axis, one in ends if at == axis.taps - 1 and axis.last < axis.filters
+        ]
         yield FLOAT * (y * down * row + x * across), lacking
 
 
-def _phase_filters(of: Filtering) -> list[tuple[int, int, int]]:
-    """Return bytes to the filter of each phase of a window; 1 if a row, a column is missing."""
-    (rows, columns), row = of.stride, of.across.window
+def _window_filters(of: Filtering) -> list[tuple[int, int, int]]:
+    """Return bytes to each filter of a window; 1 if a row, a column is missing."""
+    (down, across), row = of, of.across.window
     return [
-        (FLOAT * (y * row + x), int(y >= of.down.last), int(x >= of.across.last))
-        for y, x in product(range(rows), range(columns))
+        (FLOAT * (y * row + x), int(i >= down.last), int(j >= across.last))
+        for (i, y), (j, x) in product(enumerate(down.firsts), enumerate(across.firsts))
     ]
 
 
@@ -156,16 +158,16 @@ def _values(tiling: WinogradSchedule) -> Values:
 
     The outputs of the gradient of an input are the parameter's inputs.
     """
-    of, phases, whole = tiling.filtering, _phase_filters(tiling.filtering), [(0, 0, 0)]
+    of, read, written = tiling.filtering, _window_filters(tiling.filtering), [(0, 0, 0)]
+    if tiling.phases > 1:
+        read, written = written, read
     inputs, outputs = tiling.channels // tiling.groups, tiling.filters // tiling.groups
     planes, plane_bytes = range(tiling.depth.taps), math.prod(of.window) * FLOAT
-    channels, tap_bytes = inputs // len(planes), len(planes) * plane_bytes
+    channels, outputs = inputs // len(planes) // len(read), outputs // len(written)
+    tap_bytes = len(planes) * plane_bytes
+    input_bytes, output_bytes = tap_bytes, channels * tap_bytes
     if tiling.computes == "input":
-        outputs, read, planes, written = outputs // len(phases), whole, planes[::-1], phases
-        input_bytes, output_bytes = outputs * tap_bytes, tap_bytes
-    else:
-        channels, read, written = channels // len(phases), phases, whole
-        input_bytes, output_bytes = tap_bytes, channels * tap_bytes
+        planes, input_bytes, output_bytes = planes[::-1], outputs * tap_bytes, tap_bytes
     places = [
         (plane * plane_bytes + start + i * input_bytes, *lacks)
         for plane in planes

@@ -37,6 +37,12 @@ ALONE = {**FINITE, 7: (TEN,)}
 """The same for filters of one row or column: in one direction more points can be taken, for errors
 are multiplied with those of the other. They give 4 outputs of 7 taps."""
 
+PART_TAPS, MOST_PARTS = (3, 4, 5), 3
+"""Rows or columns of the parts of larger windows, and most parts of a window."""
+
+FILTER_TILES = 0.75
+"""Rows of tiles whose products take as long as the transform or the reading of filters."""
+
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
@@ -45,7 +51,8 @@ class Matrices:
     Attributes:
         outputs: Outputs of a tile, m.
         taps: Length of the filter, r.
-        window: Rows or columns of a window, whose phases have a filter each.
+        window: Rows or columns of a window. It has a filter for each phase of a stride, or for each
+            of the parts of a large window, which lie side by side.
         step: Its rows or columns from one of a filter to the next: the stride.
         input: (m + r - 1, m + r - 1).
         filter: (m + r - 1, r).
@@ -66,14 +73,32 @@ class Matrices:
         return len(self.input)
 
     @property
+    def filters(self) -> int:
+        """Filters of a window."""
+        return self.step if self.step > 1 else -(-self.window // self.taps)
+
+    @property
+    def firsts(self) -> range:
+        """First row or column of each filter."""
+        apart = 1 if self.step > 1 else self.taps
+        return range(0, self.filters * apart, apart)
+
+    def firsts_seen(self, *, flipped: bool) -> range:
+        """Return the first row or column that each filter sees, ``flipped`` windows too."""
+        if not flipped or self.step > 1:
+            return self.firsts
+        end = self.window - self.taps
+        return range(end, end - self.taps * self.filters, -self.taps)
+
+    @property
     def last(self) -> int:
-        """Phases that have the last tap; that of the others is zero."""
-        return self.window - self.step * (self.taps - 1)
+        """Filters that have the last tap; that of the others is zero."""
+        return self.window - self.filters * (self.taps - 1)
 
     def __str__(self) -> str:
-        """Return the outputs and the window, and the stride if there is one."""
-        stride = "" if self.step == 1 else f"by{self.step}"
-        return f"{self.outputs}of{self.window}{stride}"
+        """Return the outputs and the window, and the stride or the parts if there are some."""
+        kind = f"by{self.step}" if self.step > 1 else f"in{self.filters}"
+        return f"{self.outputs}of{self.window}{kind * (self.filters > 1)}"
 
 
 class Filtering(NamedTuple):
@@ -108,8 +133,18 @@ class Filtering(NamedTuple):
 
     @property
     def phases(self) -> int:
-        """Filters of a window, each of the pixels of a phase of the strides."""
+        """Phases of the strides."""
         return self.down.step * self.across.step
+
+    @property
+    def filters(self) -> int:
+        """Filters of a window: of its phases, or of its parts."""
+        return self.down.filters * self.across.filters
+
+    @property
+    def parts(self) -> int:
+        """Parts of a large window, which has no phases."""
+        return self.filters // self.phases
 
     def __str__(self) -> str:
         return f"{self.down}x{self.across}"
@@ -118,7 +153,7 @@ class Filtering(NamedTuple):
 def has_filtering(kernel: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     """Return whether windows of these rows and columns have matrices."""
     taps = {-(-window // step) for window, step in zip(kernel, stride, strict=True)}
-    return len(kernel) == 2 and FINITE.keys() >= taps != {1}
+    return len(kernel) == 2 and taps != {1} and all(_known(kernel, stride))
 
 
 def filtering(
@@ -128,20 +163,40 @@ def filtering(
 
     Where several are known, the fewest products for an output of so many rows and columns decide.
     """
-    points = ALONE if 1 in kernel else FINITE
 
-    def cheapest(window: int, size: int, step: int) -> Matrices:
-        known = (matrices(window, some, step) for some in points[-(-window // step)])
-        return min(known, key=lambda one: -(-size // one.outputs) * one.side)
+    def cheapest(known: list[Matrices], size: int) -> Matrices:
+        def cost(one: Matrices) -> float:
+            return (-(-size // one.outputs) + FILTER_TILES) * one.side * one.filters
 
-    down, across = map(cheapest, kernel, output, stride)
+        return min(known, key=cost)
+
+    down, across = map(cheapest, _known(kernel, stride), output)
     return Filtering(down, across)
 
 
+def _known(kernel: tuple[int, ...], stride: tuple[int, ...]) -> list[list[Matrices]]:
+    """Return the known matrices of a window's columns and of its rows.
+
+    A part of a large window lacks a tap at most.
+    """
+    points, known = ALONE if 1 in kernel else FINITE, []
+    for window, step in zip(kernel, stride, strict=True):
+        found = [matrices(window, some, step) for some in points.get(-(-window // step), ())]
+        for taps in PART_TAPS if window > max(PART_TAPS) and {*stride} == {1} else ():
+            parts = -(-window // taps)
+            if parts <= MOST_PARTS and parts * taps <= window + 1:
+                found += [matrices(window, some, taps=taps) for some in points[taps]]
+        known.append(found)
+    return known
+
+
 @cache
-def matrices(window: int, points: Points, step: int = 1) -> Matrices:
-    """Return the matrices of the filters of a window, given the finite points, in float32."""
-    taps = -(-window // step)
+def matrices(window: int, points: Points, step: int = 1, taps: int = 0) -> Matrices:
+    """Return the matrices of the filters of a window, given the finite points, in float32.
+
+    The filters of a large window have so many ``taps``.
+    """
+    taps = taps or -(-window // step)
     outputs = len(points) + 2 - taps
     # of infinity, whose value is the last coefficient
     data = [np.atleast_1d(np.poly(points))[::-1]]

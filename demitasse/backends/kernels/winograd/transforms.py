@@ -142,9 +142,12 @@ class TiledFields(ImageFields):
     def tiled(cls, images: Images, tiling: WinogradSchedule, *, read: bool = True) -> Values:
         """Return the fields of images that are ``read``, or of written ones."""
         pad, depth = (tiling.pad, tiling.depth) if read else (tiling.margin, FLAT)
-        step = tiling.filtering.stride if read != (tiling.phases > 1) else (1, 1)
-        phases = _stride_phases(images, pad, step)
-        parts = [(tap, *phase) for tap in range(depth.taps) for phase in phases]
+        step, firsts = (1, 1), [range(1), range(1)]
+        if read != (tiling.phases > 1):
+            step, flipped = tiling.filtering.stride, tiling.computes == "input"
+            firsts = [axis.firsts_seen(flipped=flipped) for axis in tiling.filtering]
+        filters = _seen_pixels(images, pad, step, firsts)
+        parts = [(tap, *seen) for tap in range(depth.taps) for seen in filters]
         table = [
             (FLOAT * (start + first), FLOAT * (images.shape[1] * part + first), tap, *sizes)
             for part, (tap, start, *sizes) in enumerate(parts)
@@ -184,18 +187,24 @@ class TiledFields(ImageFields):
             yield Phase(image, start, rows, columns, top, left), channel, into, tap
 
 
-def _stride_phases(
-    images: Images, pad: tuple[int, int], step: tuple[int, int]
+def _seen_pixels(
+    images: Images, pad: tuple[int, int], step: tuple[int, int], firsts: Sequence[Sequence[int]]
 ) -> list[tuple[int, int, int, int, int]]:
-    """Return the first element, zeros above and before, rows, and columns of a stride's phases."""
+    """Return what each filter of a window sees: first element, zeros above and before, size.
 
-    def axis(size: int, pad: int, step: int) -> Iterator[tuple[int, int, int]]:
-        for phase in range(step):
-            zeros = -(-max(0, pad - phase) // step)
-            first = phase - pad + step * zeros
+    The ``firsts`` are rows, and columns, from a window's corner to a filter's.
+    """
+
+    def axis(
+        size: int, pad: int, step: int, firsts: Sequence[int]
+    ) -> Iterator[tuple[int, int, int]]:
+        for begin in firsts:
+            zeros = -(-max(0, pad - begin) // step)
+            first = begin - pad + step * zeros
             yield first, zeros, max(0, -(-(size - first) // step))
 
-    rows, columns = (list(axis(*of)) for of in zip(images.shape[2:], pad, step, strict=True))
+    sizes = zip(images.shape[2:], pad, step, firsts, strict=True)
+    rows, columns = (list(axis(*of)) for of in sizes)
     return [
         (y * images.row_stride + x * images.column_stride, top, left, high, wide)
         for y, top, high in rows
@@ -215,7 +224,7 @@ def zero_border(k: Kernel, y: Word, phase: Phase, columns: Word, copy: Word) -> 
     A row ``y`` outside the phase is all zeros.
     """
     inside = (y > -1) & (y < phase.rows)
-    begin = choose(inside, phase.left, columns)
+    begin = choose(inside, minimum(phase.left, columns), columns)
     end = choose(inside, minimum(phase.left + phase.columns, columns), columns)
     for stop, start in ((begin, 0), (columns, end)):
         with k.loop(stop, start) as column:
