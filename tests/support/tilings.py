@@ -16,10 +16,11 @@ LARGE = [(9, 9), (7, 7), (6, 3), (1, 11), (15, 8)]
 STRIDES = [
     ((4, 4), (2, 2), (1, 1)), ((6, 6), (3, 3), (1, 2)), ((5, 5), (2, 2), (2, 2)),
     ((3, 3), (2, 2), (1, 1)), ((4, 6), (2, 3), (3, 0)), ((2, 4), (1, 2), (1, 1)),
-    ((7, 5), (3, 1), (2, 2)), ((8, 8), (4, 4), (2, 5)),
+    ((7, 5), (3, 1), (2, 2)), ((8, 8), (4, 4), (2, 5)), ((9, 9), (1, 1), (4, 4)),
+    ((6, 11), (1, 1), (0, 7)),
 ]  # fmt: skip
-"""Rows and columns of windows, their strides, and zeros around the image; in some, phases have
-fewer rows or columns than others."""
+"""Rows and columns of windows, their strides, and zeros around the image; in some, phases or parts
+have fewer rows or columns than others."""
 
 
 def tiling(x, m, kernel, width, pad=(1, 1), group=1, threads=1, **tuning):
