@@ -37,7 +37,7 @@ NETS = (
     "mobilenet_v2:1 shufflenet:1 shufflenet:8 resnext50:1 senet50:1 inception:1 tiny_yolo:1 "
     "unet:1 deeplab:1 dcgan:16 autoencoder:16 srcnn:1 vdsr:1 flownet:1 text_cnn:16 "
     "ssd_mobilenet:1 fcn:1 segnet:1 lanes:1 lrcn:1 char_rnn:16 fsrcnn:1 c3d:1 slim_face:1 "
-    "rfb_face:1 face_units:1 pfld:1"
+    "rfb_face:1 face_units:1 pfld:1 pose_machine:1"
 )
 
 DENSE = {"unet", "deeplab", "fcn", "segnet", "lanes"}

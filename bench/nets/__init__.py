@@ -6,7 +6,7 @@ are divided by. Dropout is there in nets that do not train. What a net gives is 
 
 from nets.classic import caffenet, cifar10_quick, grey, lenet
 from nets.dense import densenet121
-from nets.detection import ssd_mobilenet, tiny_yolo
+from nets.detection import pose_machine, ssd_mobilenet, tiny_yolo
 from nets.faces import face_units, pfld, rfb_face, slim_face
 from nets.flow import flownet
 from nets.generators import autoencoder, dcgan, fsrcnn, srcnn, vdsr
@@ -74,6 +74,7 @@ OTHERS = {
     "face_units": face_units,
     "pfld": pfld,
     "c3d": c3d,
+    "pose_machine": pose_machine,
 }
 """What else people run; other engines get forward passes as the package exports them."""
 

@@ -1,9 +1,10 @@
-"""Detectors without what turns their numbers into boxes: MobileNet-SSD, tiny YOLO 2."""
+"""Detectors without what turns their numbers into boxes or joints: MobileNet-SSD, tiny YOLO 2, and
+a pose machine."""
 
 from nets.small import mobilenet_blocks
 from nets.writer import Writer
 
-__all__ = ["ssd_mobilenet", "tiny_yolo"]
+__all__ = ["pose_machine", "ssd_mobilenet", "tiny_yolo"]
 
 MORE = ((256, 512), (128, 256), (128, 256), (64, 128))
 """Outputs of the 1x1 and of the 3x3 convolution of each further stage, which halves the image."""
@@ -48,3 +49,23 @@ def tiny_yolo(batch: int, train: bool, scale: int = 1) -> str:
             net.pool(f"pool{number}", 2, 2)
     net.conv("prob", 5 * (5 + 20), 1)
     return net.text()
+
+
+def pose_machine(batch: int, train: bool, scale: int = 1) -> str:
+    """Two stages of a convolutional pose machine on 184x184 images: maps of 15 joints."""
+    net, joints = Writer("pose machine", (batch, 3, 184, 184), train=False), 15
+    for number in (1, 2, 3):
+        net.conv(f"conv{number}", 128 // scale, 9, pad=4)
+        net.relu(f"relu{number}")
+        net.pool(f"pool{number}", 3, 2)
+    net.conv("features", 32, 5, pad=2)
+    features = net.relu("relu_features")
+    net.conv("conv5", 512 // scale, 9, pad=4)
+    net.relu("relu5")
+    net.conv("maps1", joints, 1)
+    net.concat("both", "maps1", features)
+    for number in (1, 2, 3):
+        net.conv(f"refine{number}", 128 // scale, 11, pad=5)
+        net.relu(f"relu_refine{number}")
+    net.conv("prob", joints, 1)
+    return net.end_image((batch, joints, 23, 23), train)

@@ -233,8 +233,9 @@ def test_a_setting_asks_for_the_definition():
 @pytest.mark.parametrize(
     "rest",
     [
-        "kernel_size: 11 pad: 2 stride: 2", "kernel_size: 3 dilation: 2 pad: 1", "kernel_size: 13 pad: 6",
-        "kernel_size: 6 group: 2", "kernel_size: 6 dilation: 2 pad: 2", "kernel_size: 1", "kernel_size: 2 stride: 2", "kernel_size: 4 stride: 2 group: 2",
+        "kernel_size: 11 pad: 2 stride: 2", "kernel_size: 3 dilation: 2 pad: 1",
+        "kernel_size: 13 pad: 6", "kernel_size: 6 group: 2", "kernel_size: 6 dilation: 2 pad: 2",
+        "kernel_size: 1", "kernel_size: 2 stride: 2", "kernel_size: 4 stride: 2 group: 2",
         "kernel_size: 3 stride: 2 dilation: 2",
     ],
 )  # fmt: skip

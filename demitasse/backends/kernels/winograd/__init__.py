@@ -26,6 +26,10 @@ LINE, WIDE = 16, 128
 MOST_UNEVEN = 1.1
 """Greatest load imbalance (maximum over mean) of strips for which threads divide them."""
 
+MOST_DIVIDED = 1 << 24
+"""Bytes of filters that are divided into parts, at most; transformed, they take about four times as
+many."""
+
 FEWEST_SHARED = 1 << 20
 """Multiplications for which it pays that threads wait for each other twice more."""
 
@@ -118,7 +122,8 @@ class WinogradSchedule(TunedKernel):
         depth, windows, margin = self.depth.backward, self.filtering.window, (0, 0)
         if self.filtering.phases > 1:
             pad, margin = (down.taps - 1, across.taps - 1), self.pad
-        of = filtering(windows, self.size, self.filtering.stride)
+        whole = self.filtering.parts == 1
+        of = filtering(windows, self.size, self.filtering.stride, whole=whole)
         return replace(
             self, images=self.images // depth.size * depth.output, filtering=of,
             channels=self.filters * depth.taps * of.parts,
@@ -310,11 +315,13 @@ def plan_winograd(
     )
     strided = {*op.stride} != {1}
     fits = not strided or {op.group, *steps} == {1}
+    size = x[1] * y[1] * math.prod(op.kernel) * FLOAT_BYTES
+    whole = size > MOST_DIVIDED or {op.group, *steps} != {1}
     decline_if(
-        not (fits and pads and has_filtering(op.kernel, op.stride)),
-        "winograd takes up to 5 rows and columns of each phase of a stride, or of stride 1 up to "
-        f"{MOST_PARTS} times as many; a stride of 1 for dilated filters and those of groups; and a "
-        "padding that the dilation divides",
+        not (fits and pads and has_filtering(op.kernel, op.stride, whole=whole)),
+        "winograd takes up to 5 rows and columns, or 7, of each phase of a stride, which is 1 for "
+        "dilated filters and those of groups, and a padding that the dilation divides; up to "
+        f"{MOST_PARTS} parts of as many, of filters of at most {MOST_DIVIDED} bytes",
     )
     (down, across), (rows, columns) = steps, op.stride
     top, left = (op.pad[0], op.pad[1]) if strided else (0, 0)
@@ -323,11 +330,7 @@ def plan_winograd(
         min(x[1], y[1]) < tuning.width,
         f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more",
     )
-    of = filtering(op.kernel, output, op.stride)
-    decline_if(
-        of.parts > 1 < max(op.group, *steps),
-        "winograd divides windows of one group without dilation",
-    )
+    of = filtering(op.kernel, output, op.stride, whole=whole)
     tiling = WinogradSchedule(
         filtering=of,
         images=y[0] * down * across,

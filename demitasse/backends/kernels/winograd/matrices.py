@@ -150,18 +150,20 @@ class Filtering(NamedTuple):
         return f"{self.down}x{self.across}"
 
 
-def has_filtering(kernel: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Return whether windows of these rows and columns have matrices."""
+def has_filtering(kernel: tuple[int, ...], stride: tuple[int, ...], *, whole: bool = False) -> bool:
+    """Return whether windows of these rows and columns have matrices, perhaps ``whole`` ones."""
     taps = {-(-window // step) for window, step in zip(kernel, stride, strict=True)}
-    return len(kernel) == 2 and taps != {1} and all(_known(kernel, stride))
+    return len(kernel) == 2 and taps != {1} and all(_known(kernel, stride, whole))
 
 
 def filtering(
-    kernel: tuple[int, ...], output: tuple[int, int], stride: tuple[int, ...] = (1, 1)
-) -> Filtering:
+    kernel: tuple[int, ...], output: tuple[int, int], stride: tuple[int, ...] = (1, 1), *,
+    whole: bool = False,
+) -> Filtering:  # fmt: skip
     """Return the matrices of windows of these rows and columns, which have some.
 
     Where several are known, the fewest products for an output of so many rows and columns decide.
+    A window that is to stay ``whole`` has no parts.
     """
 
     def cheapest(known: list[Matrices], size: int) -> Matrices:
@@ -170,11 +172,11 @@ def filtering(
 
         return min(known, key=cost)
 
-    down, across = map(cheapest, _known(kernel, stride), output)
+    down, across = map(cheapest, _known(kernel, stride, whole), output)
     return Filtering(down, across)
 
 
-def _known(kernel: tuple[int, ...], stride: tuple[int, ...]) -> list[list[Matrices]]:
+def _known(kernel: tuple[int, ...], stride: tuple[int, ...], whole: bool) -> list[list[Matrices]]:
     """Return the known matrices of a window's columns and of its rows.
 
     A part of a large window lacks a tap at most.
@@ -182,7 +184,8 @@ def _known(kernel: tuple[int, ...], stride: tuple[int, ...]) -> list[list[Matric
     points, known = ALONE if 1 in kernel else FINITE, []
     for window, step in zip(kernel, stride, strict=True):
         found = [matrices(window, some, step) for some in points.get(-(-window // step), ())]
-        for taps in PART_TAPS if window > max(PART_TAPS) and {*stride} == {1} else ():
+        divides = window > max(PART_TAPS) and {*stride} == {1} and not whole
+        for taps in PART_TAPS if divides else ():
             parts = -(-window // taps)
             if parts <= MOST_PARTS and parts * taps <= window + 1:
                 found += [matrices(window, some, taps=taps) for some in points[taps]]
