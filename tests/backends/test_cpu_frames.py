@@ -28,6 +28,7 @@ def conv(name, bottom, top, fields):
         (24, "kernel_size: 2 kernel_size: 5 kernel_size: 3 pad: 1 pad: 0 pad: 1", "winograd"),
         (16, "kernel_size: 3 kernel_size: 4 kernel_size: 5 stride: 1 stride: 2 stride: 2 pad: 1 "
          "pad: 1 pad: 2", "winograd"),
+        (16, "kernel_size: 2 kernel_size: 9 kernel_size: 6 pad: 1 pad: 4 pad: 2", "winograd"),
         (3, "kernel_size: 3 pad: 1", "direct"),
         (1, "kernel_size: 2 kernel_size: 5 kernel_size: 3 pad: 1 pad: 0 pad: 1", "direct"),
         (2, "kernel_size: 3 kernel_size: 4 kernel_size: 5 stride: 1 stride: 2 stride: 2 pad: 2 "
@@ -40,8 +41,9 @@ def conv(name, bottom, top, fields):
     ],
     ids=[
         "of frames", "of channels", "of few channels", "of three axes", "of fewer planes",
-        "of an even number of planes", "of strides", "of three axes of few channels",
-        "of an even number of planes of one channel", "of strides of few channels", "of groups",
+        "of an even number of planes", "of strides", "of large windows",
+        "of three axes of few channels", "of an even number of planes of one channel",
+        "of strides of few channels", "of groups",
         "of windows of zeros", "of planes apart", "of every second frame",
     ],
 )  # fmt: skip

@@ -315,7 +315,7 @@ def plan_winograd(
     )
     strided = {*op.stride} != {1}
     fits = not strided or {op.group, *steps} == {1}
-    size = x[1] * y[1] * math.prod(op.kernel) * FLOAT_BYTES
+    size = x[1] * depth.taps * y[1] * math.prod(op.kernel) * FLOAT_BYTES
     whole = size > MOST_DIVIDED or {op.group, *steps} != {1}
     decline_if(
         not (fits and pads and has_filtering(op.kernel, op.stride, whole=whole)),
