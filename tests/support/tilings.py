@@ -28,7 +28,7 @@ def tiling(x, m, kernel, width, pad=(1, 1), group=1, threads=1, **tuning):
     n, c, h, w = x
     output = h + 2 * pad[0] - kernel[0] + 1, w + 2 * pad[1] - kernel[1] + 1
     tuned = replace(Tuning(width, threads=threads), **tuning)
-    of = filtering(kernel, output)
+    of = filtering(kernel, output, whole=group > 1)
     return WinogradSchedule(of, n, c * of.filters, (h, w), m, group, pad, output, tuned)
 
 

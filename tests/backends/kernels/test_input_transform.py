@@ -37,7 +37,7 @@ def write(k, of):
 @pytest.mark.parametrize("channels", ["one vector", "two vectors", "an odd number"])
 def test_all_tiles_are_at_the_positions(channels, pad, kernel, width):
     c = {"one vector": width, "two vectors": 2 * width, "an odd number": width + 3}[channels]
-    shape, of = (2, c, 9, 10), filtering(kernel, (9, 10))
+    shape, of = (2, c, 9, 11), filtering(kernel, (9, 11), whole=True)
     pad = tuple(min(zeros, taps - 1) for zeros, taps in zip(pad, kernel, strict=True))
     x, memory = images(shape)
     cutting = replace(tiling(shape, c, kernel, width, pad), filtering=of)

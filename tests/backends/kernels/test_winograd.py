@@ -86,7 +86,7 @@ def gradients(of, shape, m, kernel):
 @CASES
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_the_output_is_that_of_the_definition(kernel, c, m, group, threads, tuning, width):
-    shape, pad = (3, c, 10, 9), zeros_around(kernel)
+    shape, pad = (3, c, 11, 9), zeros_around(kernel)
     of = tiling(shape, m, kernel, width, pad, group, threads, **tuning)
     (x, memory), weights, offsets = images(shape), normal(m, c // group, *kernel), normal(m)
 
