@@ -5,7 +5,7 @@ import pytest
 
 from demitasse.backends import kernel_cache as kept
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import call_recorder, compiler, target
+from demitasse.backends.kernels.language import call_recorder, compiler, instructions, target
 from demitasse.backends.kernels.language.team import own_team
 from demitasse.core.config import settings
 
@@ -23,9 +23,7 @@ def twice(module, name):
 
 
 def text_of(name):
-    from llvmlite import ir
-
-    module = ir.Module(name)
+    module = instructions.Module(name)
     twice(module, name)
     return str(module)
 

@@ -7,7 +7,6 @@ Python takes longer to write a module than to load LLVM's library.
 """
 
 import ctypes
-import gc
 import os
 import platform
 import subprocess
@@ -24,6 +23,7 @@ import numpy as np
 
 from demitasse.backends.kernel_cache import read_code, write_code
 from demitasse.backends.kernels.language import target
+from demitasse.backends.kernels.language.instructions import Module
 from demitasse.backends.kernels.language.linker import link
 from demitasse.core.config import settings
 from demitasse.core.hashing import digest
@@ -144,7 +144,7 @@ _lock = threading.RLock()
 _known: dict[str, dict[str, int]] = {}
 
 
-def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str, int]:
+def compiled(name: str, write: Callable[[Module], None], *exports: str) -> dict[str, int]:
     """Return the addresses of a module's kernels, which stay valid until the process ends.
 
     The name of the module is unique in the process; ``write`` writes its kernels.
@@ -165,13 +165,13 @@ def _stack_probe() -> dict[str, int]:
 
 
 def linked(
-    name: str, write: Callable[[Any], None], exports: Sequence[str], outside: Mapping[str, int]
+    name: str, write: Callable[[Module], None], exports: Sequence[str], outside: Mapping[str, int]
 ) -> dict[str, int]:
     """Return the addresses of a module's functions, linked against the addresses ``outside``."""
     return link(machine_code(name, write), exports, outside)
 
 
-def machine_code(name: str, write: Callable[[Any], None]) -> bytes:
+def machine_code(name: str, write: Callable[[Module], None]) -> bytes:
     """Return a module's machine code, from the cache or compiled now.
 
     With the setting ``kernel_dump``, it is compiled and written to that folder, as text too.
@@ -192,7 +192,7 @@ def machine_code(name: str, write: Callable[[Any], None]) -> bytes:
     return code
 
 
-def _key(name: str, write: Callable[[Any], None]) -> str:
+def _key(name: str, write: Callable[[Module], None]) -> str:
     """Return the key of a module's contents; "" if the contents cannot be known.
 
     A module's name is unique in a process, so the name and the sources of the kernels identify its
@@ -221,24 +221,12 @@ def _sources_digest() -> str:
         return ""
 
 
-def _text(name: str, write: Callable[[Any], None]) -> str:
-    """Return a module in LLVM's language.
-
-    A module is many objects, all in use to the end; collecting garbage takes as long as writing.
-    """
-    from llvmlite import ir
-
-    module, was_enabled = ir.Module(name), gc.isenabled()
-    gc.disable()
-    try:
-        write(module)
-        text = str(module)
-    finally:
-        if was_enabled:
-            gc.enable()
-    if target.system() == target.WINDOWS and not target.is_x86():  # x86-64 calls a function
-        text = text.replace("\n{\n", ' "probe-stack"="inline-asm"\n{\n')
-    return text
+def _text(name: str, write: Callable[[Module], None]) -> str:
+    """Return a module in LLVM's language."""
+    probes = target.system() == target.WINDOWS and not target.is_x86()  # x86-64 calls a function
+    module = Module(name, ' "probe-stack"="inline-asm"' if probes else "")
+    write(module)
+    return str(module)
 
 
 def _features() -> str:

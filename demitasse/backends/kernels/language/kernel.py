@@ -8,8 +8,15 @@ from functools import reduce
 from operator import mul
 from typing import Any
 
-from llvmlite import ir
-
+from demitasse.backends.kernels.language.instructions import (
+    WORD,
+    Block,
+    Code,
+    Module,
+    VectorKind,
+    phi,
+    vector_kind,
+)
 from demitasse.backends.kernels.language.target import WIDE, is_x86
 from demitasse.backends.kernels.language.values import (
     BFLOAT,
@@ -18,22 +25,23 @@ from demitasse.backends.kernels.language.values import (
     INT,
     LINE_BYTES,
     NUMBER,
-    WORD,
     Condition,
     FirstLanes,
     Float,
     IntVector,
-    SplatConstant,
+    Value,
     Vector,
     Word,
     call_function,
     chunk,
+    constant_text,
     maximum,
     minimum,
     permuted,
+    places_text,
 )
 
-BYTE, SHORT, INDEX = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+INDEX = "i32"
 
 FEWEST_TILES = 4
 """Least number of tiles that share the prefetches of a panel: bursts delay the products."""
@@ -54,43 +62,50 @@ class Loop:
 
 
 class Routine:
-    """Function of integers under construction, from an LLVM function without instructions."""
+    """Function of integers under construction.
 
-    def __init__(self, module: ir.Module, function: Any) -> None:
-        self.module, self.function = module, function
-        function.attributes.add("nounwind")  # so without tables for exceptions
-        self._b: Any = ir.IRBuilder(function.append_basic_block("entry"))
-        self.arguments = [Word(self._b, argument) for argument in function.args]
+    Args:
+        code: The function's instructions; none yet.
+    """
+
+    def __init__(self, code: Code) -> None:
+        self.code = code
+        self.arguments = [Word(code, argument) for argument in code.arguments]
 
     def word(self, value: Word | int) -> Word:
         """Convert a Python int to a value of the function."""
-        return Word(self._b, ir.Constant(WORD, value)) if isinstance(value, int) else value
+        return Word(self.code, "", value) if isinstance(value, int) else value
 
     def load_word(self, address: Word) -> Word:
         """Return the integer of 64 bits at an address."""
-        return Word(self._b, self._load(address, WORD, INT))
+        return Word(self.code, self._load(address, WORD, INT))
 
     def load_words(self, address: Word, count: int) -> list[Word]:
         """Return ``count`` consecutive integers of 64 bits."""
         return [self.load_word(address + INT * place) for place in range(count)]
 
     def store_word(self, value: Word, address: Word) -> None:
-        self._store(value.llvm, address, INT)
+        self._store(value, address, INT)
 
-    def _load(self, address: Word, kind: Any, align: int) -> Any:
-        value = self._b.load(self._b.inttoptr(address.llvm, ir.PointerType(kind)))
-        value.align = align
-        return value
+    def _pointer(self, address: Word) -> str:
+        return self.code.pointer(address.name or "0", address.number)
 
-    def _store(self, value: Any, address: Word, align: int) -> None:
-        place = self._b.inttoptr(address.llvm, ir.PointerType(value.type))
-        self._b.store(value, place).align = align
+    def _load(self, address: Word, kind: str, align: int) -> str:
+        return self.code.result(f"load {kind}, ptr {self._pointer(address)}, align {align}")
+
+    def _store(self, value: Value, address: Word, align: int) -> None:
+        typed = value.typed
+        self.code.write(f"store {typed}, ptr {self._pointer(address)}, align {align}")
 
     @contextmanager
     def when(self, condition: Condition) -> Iterator[None]:
         """Write instructions that run if a condition holds."""
-        with self._b.if_then(condition.llvm):
-            yield
+        yes, after = self.code.new_block(), self.code.new_block()
+        self.code.branch(condition.name, yes, after)
+        self.code.block = yes
+        yield
+        self.code.jump(after)
+        self.code.block = after
 
     @contextmanager
     def loop(
@@ -101,35 +116,32 @@ class Routine:
 
         ``vectors`` and ``words`` are the initial values of loop-carried values; see :class:`Loop`.
         """
-        b, before = self._b, self._b.block
-        body, after = (self.function.append_basic_block(name) for name in ("body", "after"))
-        first: list[Any] = [self.word(start), *vectors, *words]
+        code, before = self.code, self.code.block
+        body, after = code.new_block(), code.new_block()
+        initial: list[Any] = [self.word(start), *vectors, *words]
+        firsts = [value.text for value in initial]
+        code.branch((initial[0] < end).name, body, after)
+        code.block = body
+        phis = [value.new(code.result("")) for value in initial]  # written when all is known
         count = 1 + len(vectors)
-        b.cbranch((first[0] < end).llvm, body, after)
-        b.position_at_end(body)
-        phis = [self._phi(value, before) for value in first]
         loop = Loop(phis[0], phis[1:count], phis[count:])
         yield loop
         following: list[Any] = [loop.i + step, *loop.vectors, *loop.words]
-        last = b.block
-        b.cbranch((following[0] < end).llvm, body, after)
-        b.position_at_end(after)
-        ends = [self._phi(value, before) for value in first]
-        for phi, end_phi, value in zip(phis, ends, following, strict=True):
-            phi.llvm.add_incoming(value.llvm, last)
-            end_phi.llvm.add_incoming(value.llvm, last)
+        nexts, last = [value.text for value in following], code.block
+        code.branch((Word(code, nexts[0]) < end).name, body, after)
+        code.block = after
+        ends = []
+        for place, value in enumerate(initial):
+            sources = [(firsts[place], before), (nexts[place], last)]
+            body.lines[place] += phi(value.kind, sources)
+            ends.append(value.new(code.result(phi(value.kind, sources))))
         loop.vectors, loop.words = ends[1:count], ends[count:]
-
-    def _phi(self, value: Any, source: Any) -> Any:
-        phi = self._b.phi(value.llvm.type)
-        phi.add_incoming(value.llvm, source)
-        return type(value)(self._b, phi)
 
     def call_at(self, address: Word, *arguments: Word | int) -> Word:
         """Call a function at an address; return its result, of which 64 bits need not be there."""
-        kind = ir.FunctionType(WORD, [WORD] * len(arguments))
-        function = self._b.inttoptr(address.llvm, ir.PointerType(kind))
-        return Word(self._b, self._b.call(function, [self.word(value).llvm for value in arguments]))
+        typed = ", ".join(self.word(value).typed for value in arguments)
+        pointer = self._pointer(address)
+        return Word(self.code, self.code.result(f"call {WORD} {pointer}({typed})"))
 
 
 class Kernel(Routine):
@@ -146,21 +158,17 @@ class Kernel(Routine):
     """
 
     def __init__(
-        self, module: ir.Module, name: str, count: int, width: int, *, exported: bool = False,
+        self, module: Module, name: str, count: int, width: int, *, exported: bool = False,
         threaded: bool = False,
     ) -> None:  # fmt: skip
-        words = [WORD] * (count + 2 * threaded)
-        function = ir.Function(module, ir.FunctionType(ir.VoidType(), words), name)
-        if not (exported or threaded):
-            function.linkage = "internal"
-            function.attributes.add("alwaysinline")
-        super().__init__(module, function)
+        inlined = not (exported or threaded)
+        super().__init__(Code(module, name, count + 2 * threaded, "void", inlined=inlined))
         self.arguments, self._thread = self.arguments[:count], self.arguments[count:]
         self.width, self.vector_bytes = width, FLOAT * width
-        self._vector = ir.VectorType(NUMBER, width)
+        self._vector = vector_kind(width, NUMBER)
 
     def done(self) -> None:
-        self._b.ret_void()
+        self.code.give()
 
     # -- integers ------------------------------------------------------------------------------
 
@@ -169,48 +177,53 @@ class Kernel(Routine):
 
         Repeated loads from the address stay loads and do not occupy a register.
         """
-        kind = ir.FunctionType(WORD, [WORD])
-        return Word(self._b, self._b.asm(kind, "", "=r,0", [value.llvm], side_effect=False))
+        return Word(self.code, self.code.result(f'call {WORD} asm "", "=r,0"({value.typed})'))
 
     # -- memory --------------------------------------------------------------------------------
 
     def load(self, address: Word, some: Condition | None = None) -> Vector:
         """Return the vector at an address, with zeros for the lanes that ``some`` lacks."""
         if some is None:
-            return Vector(self._b, self._load(address, self._vector, FLOAT))
-        zeros = ir.Constant(self._vector, None)
-        name, place = f"llvm.masked.load.v{self.width}f32.p0", self._some(address, some)
-        return Vector(self._b, call_function(self._b, name, self._vector, *place, zeros))
+            return self._filled(self._load(address, self._vector, FLOAT))
+        name = f"llvm.masked.load.v{self.width}f32.p0"
+        zeros = self._filled("zeroinitializer")
+        return zeros.new(
+            call_function(self.code, name, self._vector, *self._some(address, some), zeros)
+        )
+
+    def _filled(self, name: str) -> Vector:
+        return Vector(self.code, self._vector, name)
 
     def load_halves(self, address: Word) -> Vector:
         """Return as many floats of 16 bits at an address as a vector has, widened."""
-        narrow = ir.VectorType(ir.HalfType(), self.width)
-        return Vector(self._b, self._b.fpext(self._load(address, narrow, HALF), self._vector))
+        narrow = vector_kind(self.width, "half")
+        value = Value(self.code, narrow, self._load(address, narrow, HALF))
+        return self._filled(value.converted("fpext", self._vector))
 
     def load_float(self, address: Word) -> Float:
         """Return the float at an address."""
-        return Float(self._b, self._load(address, NUMBER, FLOAT))
+        return Float(self.code, NUMBER, self._load(address, NUMBER, FLOAT))
 
     def load_unsigned(self, address: Word, bits: int) -> Word:
         """Return the integer of ``bits`` bits, which is not negative, at an address."""
-        value = self._load(address, ir.IntType(bits), bits // 8)
-        return Word(self._b, self._b.zext(value, WORD))
+        value = Value(self.code, f"i{bits}", self._load(address, f"i{bits}", bits // 8))
+        return Word(self.code, value.converted("zext", WORD))
 
     def load_lanes(self, address: Word, count: int, bits: int) -> IntVector:
         """Return ``count`` integers of ``bits`` bits at an address."""
-        kind = ir.VectorType(ir.IntType(bits), count)
-        return IntVector(self._b, self._load(address, kind, bits // 8))
+        kind = vector_kind(count, f"i{bits}")
+        return IntVector(self.code, kind, self._load(address, kind, bits // 8))
 
     def store(self, value: Vector | Float, address: Word, some: Condition | None = None) -> None:
         """Write a float, a vector, or the lanes of a vector that ``some`` has, to an address."""
         if some is None:
-            self._store(value.llvm, address, FLOAT)
+            self._store(value, address, FLOAT)
             return
         if isinstance(value, Vector) and isinstance(some, FirstLanes):
             self._store_first(value, address, some.count)
             return
-        name, place = f"llvm.masked.store.v{self.width}f32.p0", self._some(address, some)
-        call_function(self._b, name, ir.VoidType(), value.llvm, *place)
+        name = f"llvm.masked.store.v{self.width}f32.p0"
+        call_function(self.code, name, "void", value, *self._some(address, some))
 
     def _store_first(self, value: Vector, address: Word, count: Word | int) -> None:
         """Write a vector's first elements, in parts of 1, 2, 4 and so on elements."""
@@ -225,14 +238,14 @@ class Kernel(Routine):
         while part:
             if count & part:
                 elements = permuted(value, range(at, at + part))
-                self._store(elements.llvm, address + FLOAT * at, FLOAT)
+                self._store(elements, address + FLOAT * at, FLOAT)
                 at += part
             part //= 2
 
     def store_bfloat(self, value: Vector | Float, address: Word) -> None:
         """Write a vector or a float, rounded to bfloat16, to an address."""
-        kind = ir.VectorType(BFLOAT, self.width) if isinstance(value, Vector) else BFLOAT
-        self._store(self._b.fptrunc(value.llvm, kind), address, HALF)
+        kind = vector_kind(self.width, BFLOAT) if isinstance(value, Vector) else BFLOAT
+        self._store(Value(self.code, kind, value.converted("fptrunc", kind)), address, HALF)
 
     def lane_mask(self, count: Word | int, *, rare: bool = False) -> Condition:
         """Return a mask of a vector's first ``count`` elements, at most all.
@@ -240,47 +253,47 @@ class Kernel(Routine):
         A store with a ``rare`` mask is short and slow code: AVX2's masked store takes AMD's
         processors 12 cycles or more.
         """
-        places = ir.VectorType(INDEX, self.width)
-        counts = self._spread(self._b.trunc(self.word(count).llvm, INDEX), places)
-        numbers = ir.Constant(places, list(range(self.width)))
-        mask = self._b.icmp_signed("<", numbers, counts)
-        if rare or self.width >= WIDE:
-            return Condition(self._b, mask)
-        return FirstLanes(self._b, mask, count)
+        counts = self.lanes(count, self.width, 32).name
+        compare = f"icmp slt {places_text(range(self.width))}, {counts}"
+        mask = Condition(self.code, vector_kind(self.width, "i1"), self.code.result(compare))
+        return mask if rare or self.width >= WIDE else FirstLanes(mask, count)
 
-    def _some(self, address: Word, some: Condition) -> list[Any]:
-        pointer = self._b.inttoptr(address.llvm, ir.PointerType(self._vector))
-        return [pointer, ir.Constant(INDEX, FLOAT), some.llvm]
+    def _some(self, address: Word, some: Condition) -> list[Value]:
+        pointer = Value(self.code, "ptr", self._pointer(address))
+        return [pointer, self._index(FLOAT), some]
+
+    def _index(self, number: int) -> Value:
+        return Value(self.code, INDEX, str(number))
 
     def store_half(self, value: Word, address: Word) -> None:
         """Write the lower 16 bits of an integer to an address."""
-        self._store(self._b.trunc(value.llvm, SHORT), address, HALF)
+        self._store(Value(self.code, "i16", value.converted("trunc", "i16")), address, HALF)
 
     def store_lanes(self, value: IntVector, address: Word) -> None:
         """Write integers to an address."""
-        self._store(value.llvm, address, value.llvm.type.element.width // 8)
+        self._store(value, address, value.bits // 8)
 
     def accumulate(self, pairs: Sequence[tuple[Vector, Word]], adds: Word | int) -> None:
         """Write vectors to their addresses; add to the old values if ``adds`` is not 0."""
-        with self._b.if_else((self.word(adds) > 0).llvm) as (yes, no):
-            with yes:
-                for vector, address in pairs:
-                    self.store(self.load(address) + vector, address)
-            with no:
-                for vector, address in pairs:
-                    self.store(vector, address)
+        yes, no, after = (self.code.new_block() for _ in range(3))
+        self.code.branch((self.word(adds) > 0).name, yes, no)
+        for block in (yes, no):
+            self.code.block = block
+            for vector, address in pairs:
+                value = self.load(address) + vector if block is yes else vector
+                self.store(value, address)
+            self.code.jump(after)
+        self.code.block = after
 
     def scratch(self, vectors: int) -> Word:
         """Return the address of thread-local memory for ``vectors`` vectors."""
-        kind = ir.ArrayType(self._vector, vectors)
-        with self._b.goto_entry_block():
-            return Word(self._b, self._b.ptrtoint(self._b.alloca(kind), WORD))
+        return Word(self.code, self.code.local(f"[{vectors} x {self._vector}]"))
 
     def prefetch(self, address: Word, cache: int = 1) -> None:
         """Prefetch the cache line at an address, valid or not, to the cache of level 1 or 2."""
-        line = self._b.inttoptr(address.llvm, ir.PointerType(BYTE))
-        use, near, data = (ir.Constant(INDEX, number) for number in (0, 4 - cache, 1))
-        call_function(self._b, "llvm.prefetch.p0i8", ir.VoidType(), line, use, near, data)
+        line = Value(self.code, "ptr", self._pointer(address))
+        use_near_data = (self._index(number) for number in (0, 4 - cache, 1))
+        call_function(self.code, "llvm.prefetch.p0", "void", line, *use_near_data)
 
     def prefetch_step(self, size: int, tiles: Word) -> Word:
         """Return bytes that a step, which reads ``size``, prefetches if ``tiles`` share a panel."""
@@ -298,19 +311,18 @@ class Kernel(Routine):
         Processors fetch ahead what is read in the order of its addresses. They do not learn from
         tiles, whose rows are read side by side.
         """
-        kind = ir.FunctionType(ir.VoidType(), [WORD])
         with self.each_line(begin, size) as line:
             word = self._load(line, WORD, FLOAT)
-            self._b.call(ir.InlineAsm(kind, "", "r", side_effect=True), [word])
+            self.code.write(f'call void asm sideeffect "", "r"({WORD} {word})')
 
     # -- vectors -------------------------------------------------------------------------------
 
     def constant(self, number: float) -> Vector:
         """Return a vector of equal numbers."""
-        return Vector(self._b, SplatConstant(self._vector, float(number)))
+        return self._filled(constant_text(self._vector, number))
 
     def number(self, number: float) -> Float:
-        return Float(self._b, ir.Constant(NUMBER, float(number)))
+        return Float(self.code, NUMBER, constant_text(NUMBER, number))
 
     def broadcast(self, address: Word) -> Vector:
         """Return a vector of the float at an address.
@@ -318,56 +330,58 @@ class Kernel(Routine):
         NEON multiplies by an element of a register. Loading the float alone leaves the vector pipes
         to the arithmetic, so the load is hidden from LLVM, which would load and replicate at once.
         """
-        number = self.load_float(address).llvm
+        number = self.load_float(address).name
         if not is_x86():
-            kind = ir.FunctionType(NUMBER, [NUMBER])
-            number = self._b.asm(kind, "", "=w,0", [number], side_effect=False)
-        return Vector(self._b, self._spread(number, self._vector))
+            number = self.code.result(f'call {NUMBER} asm "", "=w,0"({NUMBER} {number})')
+        return self._filled(self._spread(number, self._vector))
 
     def lanes(self, value: Word | int, count: int, bits: int) -> IntVector:
         """Return a vector of the lower bits of an integer."""
-        kind = ir.VectorType(ir.IntType(bits), count)
-        return IntVector(
-            self._b, self._spread(self._b.trunc(self.word(value).llvm, kind.element), kind)
-        )
+        kind = vector_kind(count, f"i{bits}")
+        number = self.word(value).converted("trunc", kind.element)
+        return IntVector(self.code, kind, self._spread(number, kind))
 
-    def _spread(self, number: Any, kind: Any) -> Any:
-        none = ir.Constant(kind, ir.Undefined)
-        first = self._b.insert_element(none, number, ir.Constant(INDEX, 0))
-        return self._b.shuffle_vector(
-            first, none, SplatConstant(ir.VectorType(INDEX, kind.count), 0)
+    def _spread(self, number: str, kind: VectorKind) -> str:
+        first = self._inserted(kind, "undef", number, 0)
+        zeros = f"<{kind.lanes} x i32> zeroinitializer"
+        return self.code.result(f"shufflevector {kind} {first}, {kind} undef, {zeros}")
+
+    def _inserted(self, kind: VectorKind, into: str, number: str, lane: int) -> str:
+        return self.code.result(
+            f"insertelement {kind} {into}, {kind.element} {number}, {INDEX} {lane}"
         )
 
     def gather(self, addresses: Sequence[Word]) -> Vector:
         """Return a vector of the floats at the addresses."""
-        value: Any = ir.Constant(self._vector, ir.Undefined)
+        value = "undef"
         for lane, address in enumerate(addresses):
-            number = self.load_float(address).llvm
-            value = self._b.insert_element(value, number, ir.Constant(INDEX, lane))
-        return Vector(self._b, value)
+            value = self._inserted(self._vector, value, self.load_float(address).name, lane)
+        return self._filled(value)
 
     # -- control -------------------------------------------------------------------------------
 
     @contextmanager
     def cases(self, value: Word) -> Iterator[Callable[[int], None]]:
         """Write a switch over an integer; yields a function that begins the case of an integer."""
-        b, end = self._b, self.function.append_basic_block("end")
-        switch = b.switch(value.llvm, end)
+        code, chosen, end = self.code, value.typed, self.code.new_block()
+        before, targets = code.block, dict[int, Block]()
 
         def case(number: int) -> None:
-            if b.block.terminator is None:
-                b.branch(end)
-            block = self.function.append_basic_block("case")
-            switch.add_case(ir.Constant(WORD, number), block)
-            b.position_at_end(block)
+            if targets:
+                code.jump(end)
+            targets[number] = code.block = code.new_block()
 
         yield case
-        if b.block.terminator is None:
-            b.branch(end)
-        b.position_at_end(end)
+        if targets:
+            code.jump(end)
+        code.block = before
+        table = " ".join(f"{WORD} {n}, label %{block.label}" for n, block in targets.items())
+        code.write(f"switch {chosen}, label %{end.label} [ {table} ]")
+        before.ended, code.block = True, end
 
     def call(self, kernel: Kernel, *arguments: Word | int) -> None:
-        self._b.call(kernel.function, [self.word(value).llvm for value in arguments])
+        typed = [self.word(value).typed for value in arguments]
+        self.code.call(kernel.code.name, "void", typed)
 
     def thread(self) -> tuple[Word, Word]:
         """Return this thread's number in its team, and the number of threads."""

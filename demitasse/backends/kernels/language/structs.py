@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import count
 from operator import index
-from typing import Any, Concatenate, Final, ParamSpec, Self, SupportsIndex, get_type_hints
+from typing import Concatenate, Final, ParamSpec, Self, SupportsIndex, get_type_hints
 
 import numpy as np
 
 from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.compiler import compiled
+from demitasse.backends.kernels.language.instructions import Module
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import INT, Word
 
@@ -115,7 +116,7 @@ class Struct:
                 named = [flag if on is True else str(on) for flag, on in flags.items() if on]
                 full = "_".join([f"{name}{width}", *map(str, options), *named])
 
-                def module(of: Any) -> None:
+                def module(of: Module) -> None:
                     k = Kernel(of, full, 1, width, threaded=True)
                     write(k, cls.read(k), *options, **flags)
                     k.done()

@@ -13,20 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
-
-from llvmlite import ir
 
 from demitasse.backends.kernels.language import target
+from demitasse.backends.kernels.language.instructions import WORD, Block, Code, Module
 from demitasse.backends.kernels.language.kernel import INDEX, Routine
 from demitasse.backends.kernels.language.values import (
     INT,
-    WORD,
     Condition,
+    Value,
     Word,
     call_function,
     choose,
-    declared,
 )
 
 ORDER = "seq_cst"
@@ -126,14 +123,14 @@ class Variable:
 class Loop:
     """Endless loop under construction."""
 
-    def __init__(self, builder: Any, head: Any, after: Any) -> None:
-        self._b, self._head, self._after = builder, head, after
+    def __init__(self, code: Code, head: Block, after: Block) -> None:
+        self._code, self._head, self._after = code, head, after
 
     def repeat(self) -> None:
-        self._b.branch(self._head)
+        self._code.jump(self._head)
 
     def leave(self) -> None:
-        self._b.branch(self._after)
+        self._code.jump(self._after)
 
 
 class Function(Routine):
@@ -145,38 +142,42 @@ class Function(Routine):
 
     team: Word
 
-    def __init__(self, module: ir.Module, name: str, count: int) -> None:
-        super().__init__(module, declared(module, name, ir.FunctionType(WORD, [WORD] * count)))
+    def __init__(self, module: Module, name: str, count: int) -> None:
+        super().__init__(Code(module, name, count, WORD))
 
     # -- memory --------------------------------------------------------------------------------
 
     def get(self, field: Field) -> Word:
         """Load a field atomically."""
-        return Word(self._b, self._b.load_atomic(self._pointer(field), ORDER, INT))
+        place = self._place(field)
+        return self._result(f"load atomic {WORD}, ptr {place} {ORDER}, align {INT}")
 
     def set(self, field: Field, value: Word | int) -> None:
         """Store a field atomically."""
-        self._b.store_atomic(self.word(value).llvm, self._pointer(field), ORDER, INT)
+        typed, place = self.word(value).typed, self._place(field)
+        self.code.write(f"store atomic {typed}, ptr {place} {ORDER}, align {INT}")
 
     def add(self, field: Field, value: int) -> Word:
         """Add to a field atomically; return the old value."""
-        constant = self.word(value).llvm
-        return Word(self._b, self._b.atomic_rmw("add", self._pointer(field), constant, ORDER))
+        return self._result(f"atomicrmw add ptr {self._place(field)}, {WORD} {value} {ORDER}")
 
     def replace(self, field: Field, old: Word | int, new: Word | int) -> Condition:
         """Compare and swap a field; return whether its value was ``old``."""
-        values = (self.word(value).llvm for value in (old, new))
-        found = self._b.cmpxchg(self._pointer(field), *values, ORDER, ORDER)
-        return Condition(self._b, self._b.extract_value(found, 1))
+        values = ", ".join(self.word(value).typed for value in (old, new))
+        place = self._place(field)
+        found = self.code.result(f"cmpxchg ptr {place}, {values} {ORDER} {ORDER}")
+        was_old = self.code.result(f"extractvalue {{ {WORD}, i1 }} {found}, 1")
+        return Condition(self.code, "i1", was_old)
 
-    def _pointer(self, field: Field) -> Any:
-        return self._b.inttoptr((self.team + int(field)).llvm, WORD.as_pointer())
+    def _place(self, field: Field) -> str:
+        return self._pointer(self.team + int(field))
+
+    def _result(self, instruction: str) -> Word:
+        return Word(self.code, self.code.result(instruction))
 
     def local(self, *values: Word | int) -> Word:
         """Return the address of words on the thread's stack, with initial values."""
-        kind = ir.ArrayType(WORD, len(values))
-        with self._b.goto_entry_block():
-            place = Word(self._b, self._b.ptrtoint(self._b.alloca(kind), WORD))
+        place = Word(self.code, self.code.local(f"[{len(values)} x {WORD}]"))
         for index, value in enumerate(values):
             self.store_word(self.word(value), place + INT * index)
         return place
@@ -219,50 +220,50 @@ class Function(Routine):
     def now(self) -> Word:
         """Return the time in ticks."""
         if target.is_x86():
-            return Word(self._b, call_function(self._b, "llvm.readcyclecounter", WORD))
+            return Word(self.code, call_function(self.code, "llvm.readcyclecounter", WORD))
         count, frequency = (self._register(name) for name in ("CNTVCT_EL0", "CNTFRQ_EL0"))
         return count * (self.word(TICKS) // frequency)
 
     def _register(self, name: str) -> Word:
         """Read a system register of AArch64."""
-        register = self.module.add_metadata([ir.MetaDataString(self.module, name)])
+        register = Value(self.code, "metadata", f'!{{!"{name}"}}')
         read = "llvm.read_volatile_register.i64"
-        return Word(self._b, call_function(self._b, read, WORD, register))
+        return Word(self.code, call_function(self.code, read, WORD, register))
 
     # -- control -------------------------------------------------------------------------------
 
     def call(self, name: str, *arguments: Word) -> Word:
         """Call a function of the module."""
-        return Word(self._b, self._b.call(self.module.globals[name], [a.llvm for a in arguments]))
+        return Word(self.code, self.code.call(name, WORD, [one.typed for one in arguments]))
 
     def give(self, result: Word | int = 0) -> None:
         """Return from the function."""
-        self._b.ret(self.word(result).llvm)
+        self.code.give(self.word(result).typed)
 
     def pause(self) -> None:
         """Write the processor's spin-wait hint."""
         if target.is_x86():
-            call_function(self._b, "llvm.x86.sse2.pause", ir.VoidType())
+            call_function(self.code, "llvm.x86.sse2.pause", "void")
         else:
-            call_function(self._b, "llvm.aarch64.isb", ir.VoidType(), ir.Constant(INDEX, 15))
+            domain = Value(self.code, INDEX, "15")
+            call_function(self.code, "llvm.aarch64.isb", "void", domain)
 
     @contextmanager
     def forever(self) -> Iterator[Loop]:
         """Write an endless loop, which its body leaves."""
-        head, after = (self.function.append_basic_block(name) for name in ("again", "after"))
-        self._b.branch(head)
-        self._b.position_at_end(head)
-        yield Loop(self._b, head, after)
-        if not self._b.block.is_terminated:
-            self._b.branch(head)
-        self._b.position_at_end(after)
+        head, after = self.code.new_block(), self.code.new_block()
+        self.code.jump(head)
+        self.code.block = head
+        yield Loop(self.code, head, after)
+        self.code.jump(head)
+        self.code.block = after
 
 
 FUNCTIONS = ("parallel", "play", "prepare", "helper")
 """Functions of the team that Python calls."""
 
 
-def write_team(module: ir.Module) -> None:
+def write_team(module: Module) -> None:
     """Write the functions of the team; the symbol ``state`` is the address of the teams."""
     _write_take(Function(module, "take", 1))
     _write_prepare(Function(module, "prepare", 1))
@@ -289,10 +290,11 @@ def _write_take(f: Function) -> None:
     It starts the helpers for a number of parts, as far as the system allows.
     """
     (parts,) = f.arguments
-    place = ir.GlobalVariable(f.module, WORD, "first_team")
-    place.linkage = "internal"
-    place.initializer = declared(f.module, "state", ir.FunctionType(WORD, [])).ptrtoint(WORD)
-    first = f.team = Word(parts.builder, parts.builder.load(place))
+    f.code.module.declare("state", WORD)
+    f.code.module.others.append(
+        f"@first_team = internal global {WORD} ptrtoint (ptr @state to {WORD})"
+    )
+    first = f.team = Word(f.code, f.code.result(f"load {WORD}, ptr @first_team"))
     index = Variable(f, 0)
     with f.forever():
         with f.when(index.value >= TEAMS):

@@ -1,17 +1,17 @@
 """Values in a kernel, with Python's operators: integers, conditions, floats and vectors of them.
 
-Every operator writes one instruction at the builder's position; an operand may be a Python number.
+Operators add instructions to the function's present block; an operand may be a Python number.
 An address is a word that counts bytes: ``address + FLOAT * elements`` is the address of another
 element. Words named ``*_stride`` count elements; words named ``*_bytes`` count bytes.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar, overload
 
-from llvmlite import ir
-
+from demitasse.backends.kernels.language.instructions import WORD, Code, VectorKind, vector_kind
 from demitasse.backends.kernels.language.target import is_x86
 
 FLOAT, INT, HALF = 4, 8, 2
@@ -20,51 +20,64 @@ FLOAT, INT, HALF = 4, 8, 2
 LINE_BYTES = 64
 """Bytes of a cache line."""
 
-WORD, NUMBER = ir.IntType(64), ir.FloatType()
+NUMBER, BFLOAT = "float", "bfloat"
 
 
-class BFloat(ir.Type):  # type: ignore[misc]
-    """LLVM's type of bfloat16, which llvmlite lacks."""
+def constant_text(kind: str, number: float) -> str:
+    """Return a constant of a type, as LLVM writes it; equal numbers for a vector."""
+    if isinstance(kind, VectorKind):
+        return f"splat ({kind.element} {constant_text(kind.element, number)})"
+    if kind != NUMBER:
+        return str(number)
+    single = struct.unpack("<f", struct.pack("<f", number))[0]
+    return f"0x{struct.unpack('<Q', struct.pack('<d', single))[0]:016X}"
 
-    def _to_string(self) -> str:
-        return "bfloat"
 
-
-BFLOAT = BFloat()
-
-
-class SplatConstant(ir.Constant):  # type: ignore[misc]  # LLVM's package has no types
-    """A vector of equal numbers, written in LLVM's short form."""
-
-    def __init__(self, kind: ir.VectorType, number: float) -> None:
-        super().__init__(kind, number)
-
-    def get_reference(self) -> str:
-        """Return the constant's text without its type."""
-        return f"splat ({self.constant[0]})"
+def places_text(places: Sequence[int]) -> str:
+    """Return a vector of 32-bit integers with its type."""
+    elements = ", ".join([f"i32 {place}" for place in places])
+    return f"<{len(places)} x i32> <{elements}>"
 
 
 class Value:
-    """Result of an instruction: a value of llvmlite, and the kernel's builder."""
+    """Result of an instruction, or a constant.
 
-    __slots__ = ("builder", "llvm")
+    Attributes:
+        code: The function.
+        kind: Type.
+        name: Name of the result, or the constant.
+    """
 
-    def __init__(self, builder: Any, llvm: Any) -> None:
-        self.builder, self.llvm = builder, llvm
+    __slots__ = ("code", "kind", "name")
 
-    def new(self, llvm: Any) -> Self:
-        """Return another value of this class."""
-        return type(self)(self.builder, llvm)
+    def __init__(self, code: Code, kind: str, name: str) -> None:
+        self.code, self.kind, self.name = code, kind, name
+
+    @property
+    def text(self) -> str:
+        """The operand of an instruction."""
+        return self.name
+
+    @property
+    def typed(self) -> str:
+        """The operand with its type."""
+        return f"{self.kind} {self.text}"
+
+    def new(self, name: str) -> Self:
+        """Return another value of this type."""
+        return type(self)(self.code, self.kind, name)
 
     def constant(self, number: float) -> Self:
         """Return a Python number as a value of this type."""
-        kind = self.llvm.type
-        is_vector = isinstance(kind, ir.VectorType)
-        return self.new(SplatConstant(kind, number) if is_vector else ir.Constant(kind, number))
+        return self.new(constant_text(self.kind, number))
 
     def operand(self, other: Self | float) -> Self:
         """Return the operand of an operator, which may be a Python number."""
         return other if isinstance(other, Value) else self.constant(other)
+
+    def converted(self, instruction: str, kind: str) -> str:
+        """Return the name of the value converted to another type."""
+        return self.code.result(f"{instruction} {self.typed} to {kind}")
 
 
 V = TypeVar("V", bound=Value)
@@ -74,28 +87,24 @@ def _operator(instruction: str, *, swapped: bool = False) -> Callable[[V, V | fl
     """Return the operator of an instruction; ``swapped`` if the left operand is the other one."""
 
     def operator(self: V, other: V | float) -> V:
-        operands = [self.llvm, self.operand(other).llvm]
-        return self.new(getattr(self.builder, instruction)(*operands[:: -1 if swapped else 1]))
+        one, two = self.text, self.operand(other).text
+        if swapped:
+            one, two = two, one
+        return self.new(self.code.result(f"{instruction} {self.kind} {one}, {two}"))
 
     return operator
 
 
-def _word_operator(
-    instruction: str, *, swapped: bool = False
-) -> Callable[[Word, Word | int], Word]:
-    """Return an operator of words; their subclasses are kinds of fields, which mix."""
-    return _operator(instruction, swapped=swapped)
-
-
-def _comparison(
-    kind: str, sign: str, *, swapped: bool = False
-) -> Callable[[V, V | float], Condition]:
+def _comparison(instruction: str, *, swapped: bool = False) -> Callable[[V, V | float], Condition]:
     """Return a comparison, which gives a mask of vectors."""
 
     def comparison(self: V, other: V | float) -> Condition:
-        operands = [self.llvm, self.operand(other).llvm]
-        compare = getattr(self.builder, kind)
-        return Condition(self.builder, compare(sign, *operands[:: -1 if swapped else 1]))
+        one, two = self.text, self.operand(other).text
+        if swapped:
+            one, two = two, one
+        kind = self.kind
+        mask = vector_kind(kind.lanes, "i1") if isinstance(kind, VectorKind) else "i1"
+        return Condition(self.code, mask, self.code.result(f"{instruction} {kind} {one}, {two}"))
 
     return comparison
 
@@ -105,8 +114,8 @@ class Condition(Value):
 
     __slots__ = ()
 
-    __and__ = _operator("and_")
-    __or__ = _operator("or_")
+    __and__ = _operator("and")
+    __or__ = _operator("or")
 
 
 class FirstLanes(Condition):
@@ -118,32 +127,77 @@ class FirstLanes(Condition):
 
     __slots__ = ("count",)
 
-    def __init__(self, builder: Any, llvm: Any, count: Word | int) -> None:
-        super().__init__(builder, llvm)
+    def __init__(self, mask: Condition, count: Word | int) -> None:
+        super().__init__(mask.code, mask.kind, mask.name)
         self.count = count
 
 
 class Word(Value):
-    """Integer of 64 bits. ``//`` and ``%`` need operands that are not negative."""
+    """Integer of 64 bits: a result and a Python number, which is added where the sum is needed.
 
-    __slots__ = ()
+    Loads and stores take the number as part of their address. ``//`` and ``%`` need operands that
+    are not negative.
 
-    __add__ = __radd__ = _word_operator("add")
-    __sub__ = _word_operator("sub")
-    __rsub__ = _word_operator("sub", swapped=True)
-    __mul__ = __rmul__ = _word_operator("mul")
-    __floordiv__ = _word_operator("udiv")
-    __mod__ = _word_operator("urem")
-    __lshift__ = _word_operator("shl")
-    __rshift__ = _word_operator("ashr")
-    __lt__ = _comparison("icmp_signed", "<")
-    __le__ = _comparison("icmp_signed", "<=")
-    __gt__ = _comparison("icmp_signed", "<", swapped=True)
-    __ge__ = _comparison("icmp_signed", "<=", swapped=True)
-    equals = _comparison("icmp_signed", "==")
+    Attributes:
+        name: Name of the result; "" for none.
+        number: The number.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, code: Code, name: str, number: int = 0) -> None:
+        super().__init__(code, WORD, name)
+        self.number = number
+
+    @property
+    def text(self) -> str:
+        if not self.name:
+            return str(self.number)
+        return self.code.result(f"add i64 {self.name}, {self.number}") if self.number else self.name
+
+    def new(self, name: str) -> Word:
+        return Word(self.code, name)
+
+    def constant(self, number: float) -> Word:
+        return Word(self.code, "", int(number))
+
+    def __add__(self, other: Word | int) -> Word:
+        word = self.operand(other)
+        name = self.name or word.name
+        if self.name and word.name:
+            name = self.code.result(f"add i64 {self.name}, {word.name}")
+        return Word(self.code, name, self.number + word.number)
 
     def __neg__(self) -> Word:
-        return self.new(self.builder.neg(self.llvm))
+        name = self.code.result(f"sub i64 0, {self.name}") if self.name else ""
+        return Word(self.code, name, -self.number)
+
+    def __sub__(self, other: Word | int) -> Word:
+        return self + -other
+
+    def __rsub__(self, other: int) -> Word:
+        return -self + other
+
+    def __mul__(self, other: Word | int) -> Word:
+        one, two = self, self.operand(other)
+        if one.name and two.name:
+            return self.new(self.code.result(f"mul i64 {one.text}, {two.text}"))
+        if not one.name:
+            one, two = two, one
+        name = self.code.result(f"mul i64 {one.name}, {two.number}") if one.name else ""
+        return Word(self.code, name, one.number * two.number)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    __floordiv__ = _operator("udiv")
+    __mod__ = _operator("urem")
+    __lshift__ = _operator("shl")
+    __rshift__ = _operator("ashr")
+    __lt__ = _comparison("icmp slt")
+    __le__ = _comparison("icmp sle")
+    __gt__ = _comparison("icmp slt", swapped=True)
+    __ge__ = _comparison("icmp sle", swapped=True)
+    equals = _comparison("icmp eq")
 
 
 class Float(Value):
@@ -157,19 +211,21 @@ class Vector(Value):
 
     __slots__ = ()
 
+    kind: VectorKind
+
     __add__ = __radd__ = _operator("fadd")
     __sub__ = _operator("fsub")
     __rsub__ = _operator("fsub", swapped=True)
     __mul__ = __rmul__ = _operator("fmul")
     __truediv__ = _operator("fdiv")
     __rtruediv__ = _operator("fdiv", swapped=True)
-    __lt__ = _comparison("fcmp_ordered", ">", swapped=True)
-    __le__ = _comparison("fcmp_ordered", ">=", swapped=True)
-    __gt__ = _comparison("fcmp_ordered", ">")
-    __ge__ = _comparison("fcmp_ordered", ">=")
+    __lt__ = _comparison("fcmp ogt", swapped=True)
+    __le__ = _comparison("fcmp oge", swapped=True)
+    __gt__ = _comparison("fcmp ogt")
+    __ge__ = _comparison("fcmp oge")
 
     def __neg__(self) -> Vector:
-        return self.new(self.builder.fneg(self.llvm))
+        return self.new(self.code.result(f"fneg {self.typed}"))
 
 
 class IntVector(Value):
@@ -177,36 +233,46 @@ class IntVector(Value):
 
     __slots__ = ()
 
+    kind: VectorKind
+
+    @property
+    def bits(self) -> int:
+        """Bits of each integer."""
+        return int(self.kind.element[1:])
+
     __add__ = _operator("add")
     __mul__ = _operator("mul")
     __lshift__ = _operator("shl")
     __rshift__ = _operator("lshr")
-    equals = _comparison("icmp_unsigned", "==")
+    equals = _comparison("icmp eq")
 
     def shuffle(self, order: Sequence[int | None]) -> IntVector:
         """Return the integers at the given indices; None gives 0."""
-        count = self.llvm.type.count
+        count = self.kind.lanes
         return _shuffle(self, self.operand(0), [count if at is None else at for at in order])
 
     def concat(self, other: IntVector) -> IntVector:
         """Return these integers followed by the other vector's, of the same type."""
-        return _shuffle(self, other, range(2 * self.llvm.type.count))
+        return _shuffle(self, other, range(2 * self.kind.lanes))
 
     def of_bits(self, bits: int) -> IntVector:
         """Return the same bits as integers of another size."""
-        count = self.llvm.type.count * self.llvm.type.element.width // bits
-        return self.new(self.builder.bitcast(self.llvm, ir.VectorType(ir.IntType(bits), count)))
+        return self._to("bitcast", bits, self.kind.lanes * self.bits // bits)
 
     def cut(self, bits: int) -> IntVector:
         """Return the lower bits of each integer."""
-        return self.new(self.builder.trunc(self.llvm, self._kind(bits)))
+        return self._to("trunc", bits, self.kind.lanes)
 
     def extended(self, bits: int) -> IntVector:
         """Return the integers in more bits."""
-        return self.new(self.builder.zext(self.llvm, self._kind(bits)))
+        return self._to("zext", bits, self.kind.lanes)
 
-    def _kind(self, bits: int) -> Any:
-        return ir.VectorType(ir.IntType(bits), self.llvm.type.count)
+    def _to(self, instruction: str, bits: int, count: int) -> IntVector:
+        kind = vector_kind(count, f"i{bits}")
+        return IntVector(self.code, kind, self.converted(instruction, kind))
+
+
+Elements = TypeVar("Elements", Vector, IntVector)
 
 
 def high_product(a: IntVector, b: IntVector) -> IntVector:
@@ -219,15 +285,13 @@ def pair_sums(a: IntVector, b: IntVector) -> IntVector:
 
     The operands are sixteen integers of 16 bits, below 1 << 15.
     """
-    builder, count = a.builder, a.llvm.type.count
+    count = a.kind.lanes
     if not is_x86():
         products = a.extended(32) * b.extended(32)
         even, odd = (products.shuffle(range(first, count, 2)) for first in (0, 1))
         return even + odd
-    wide = ir.VectorType(ir.IntType(32), count // 2)
-    return IntVector(
-        builder, call_function(builder, "llvm.x86.avx2.pmadd.wd", wide, a.llvm, b.llvm)
-    )
+    wide = vector_kind(count // 2, "i32")
+    return IntVector(a.code, wide, call_function(a.code, "llvm.x86.avx2.pmadd.wd", wide, a, b))
 
 
 @overload
@@ -240,10 +304,10 @@ def choose(condition: Condition, yes: float, no: Vector) -> Vector: ...
 
 def choose(condition: Condition, yes: Any, no: Any) -> Any:
     """Return ``yes`` where the condition holds, ``no`` elsewhere; two numbers are words."""
-    builder = condition.builder
-    word = Word(builder, ir.Constant(WORD, 0))
-    kind = next((value for value in (yes, no) if isinstance(value, Value)), word)
-    return kind.new(builder.select(condition.llvm, *(kind.operand(v).llvm for v in (yes, no))))
+    code = condition.code
+    kind = next((one for one in (yes, no) if isinstance(one, Value)), Word(code, ""))
+    operands = [kind.operand(one).typed for one in (yes, no)]
+    return kind.new(code.result(f"select {condition.typed}, {', '.join(operands)}"))
 
 
 def minimum(a: Word | int, b: Word | int) -> Word:
@@ -270,18 +334,17 @@ def fma(a: Vector, b: Vector | float, c: Vector | float) -> Vector:
 
 def _intrinsic(name: str, first: Vector, *others: Vector | float) -> Vector:
     """Return the result of one of LLVM's functions of vectors."""
-    kind, operands = first.llvm.type, (first.operand(other).llvm for other in (first, *others))
-    full = f"llvm.{name}.v{kind.count}f32"
-    return first.new(call_function(first.builder, full, kind, *operands))
+    operands = [first.operand(other) for other in others]
+    full = f"llvm.{name}.v{first.kind.lanes}f32"
+    return first.new(call_function(first.code, full, first.kind, first, *operands))
 
 
 def pair_fma(a: Vector, b: Vector, c: Vector) -> Vector:
     """Return c + a0 * b0 + a1 * b1 for pairs of bfloat16 in the place of each float of a and b."""
-    builder, kind = a.builder, a.llvm.type
-    pairs = ir.VectorType(BFLOAT, 2 * kind.count)
-    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * kind.count}"
-    operands = (builder.bitcast(one.llvm, pairs) for one in (a, b))
-    return Vector(builder, call_function(builder, name, kind, c.llvm, *operands))
+    pairs = vector_kind(2 * a.kind.lanes, BFLOAT)
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * a.kind.lanes}"
+    operands = (Value(a.code, pairs, one.converted("bitcast", pairs)) for one in (a, b))
+    return a.new(call_function(a.code, name, a.kind, c, *operands))
 
 
 def root(vector: Vector) -> Vector:
@@ -296,7 +359,7 @@ def permuted(vector: Vector, order: Sequence[int]) -> Vector:
 
 def rearranged(vectors: Sequence[Vector], order: Sequence[int]) -> list[Vector]:
     """Return the elements of all vectors at the given indices, as vectors."""
-    lanes, found = vectors[0].llvm.type.count, []
+    lanes, found = vectors[0].kind.lanes, []
     for begin in range(0, len(order), lanes):
         wanted = [divmod(at, lanes) for at in order[begin : begin + lanes]]
         first, *others = sorted({number for number, _ in wanted})
@@ -311,10 +374,11 @@ def rearranged(vectors: Sequence[Vector], order: Sequence[int]) -> list[Vector]:
     return found
 
 
-def _shuffle(one: V, other: V, order: Sequence[int]) -> V:
+def _shuffle(one: Elements, other: Elements, order: Sequence[int]) -> Elements:
     """Return the elements of two concatenated vectors at the indices."""
-    places = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
-    return one.new(one.builder.shuffle_vector(one.llvm, other.llvm, places))
+    text = f"shufflevector {one.typed}, {other.typed}, {places_text(order)}"
+    kind = vector_kind(len(order), one.kind.element)
+    return type(one)(one.code, kind, one.code.result(text))
 
 
 def horizontal_sum(
@@ -324,7 +388,7 @@ def horizontal_sum(
 
     ``join`` is another operation in place of the addition.
     """
-    count = vector.llvm.type.count
+    count = vector.kind.lanes
     by = count // 2
     while by:
         vector = join(vector, permuted(vector, [(lane + by) % count for lane in range(count)]))
@@ -337,7 +401,7 @@ def horizontal_sums(vectors: Sequence[Vector]) -> Vector:
 
     Every sum has the bits of :func:`horizontal_sum`.
     """
-    count = vectors[0].llvm.type.count
+    count = vectors[0].kind.lanes
     rows = [*vectors, *[vectors[0].constant(0.0)] * (count - len(vectors))]
     part = count
     while len(rows) > 1:
@@ -361,14 +425,14 @@ def rounded(vector: Vector) -> Vector:
 
 def integers(vector: Vector) -> IntVector:
     """Return whole numbers as integers of 32 bits."""
-    kind = ir.VectorType(ir.IntType(32), vector.llvm.type.count)
-    return IntVector(vector.builder, vector.builder.fptosi(vector.llvm, kind))
+    kind = vector_kind(vector.kind.lanes, "i32")
+    return IntVector(vector.code, kind, vector.converted("fptosi", kind))
 
 
 def exp2_int(vector: Vector) -> Vector:
     """Return 2 ** n of integers from -126 to 127; other values and NaN are undefined."""
     exponent = (integers(vector) + 127) << 23
-    return vector.new(vector.builder.bitcast(exponent.llvm, vector.llvm.type))
+    return vector.new(exponent.converted("bitcast", vector.kind))
 
 
 def clamp_min(vector: Vector, floor: Vector | float) -> Vector:
@@ -385,7 +449,7 @@ def clamp_max(vector: Vector, ceiling: Vector | float) -> Vector:
 
 def larger(vector: Vector, other: Vector) -> Vector:
     """Return the larger of two vectors, element by element; NaN of either stays."""
-    number = _comparison("fcmp_ordered", "ord")(vector, vector)
+    number = _comparison("fcmp ord")(vector, vector)
     return choose(number, choose(vector >= other, vector, other), vector)
 
 
@@ -394,16 +458,10 @@ def rectified(vector: Vector, slope: Vector | float = 0.0) -> Vector:
     return fma(vector.operand(slope), clamp_max(vector, 0.0), clamp_min(vector, 0.0))
 
 
-def declared(module: Any, name: str, kind: Any) -> Any:
-    """Return a module's declaration of an external function, adding it if it is missing."""
-    known = module.globals.get(name)
-    return ir.Function(module, kind, name) if known is None else known
-
-
-def call_function(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
-    """Call an external function, and return its result in llvmlite."""
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(declared(builder.module, name, kind), arguments)
+def call_function(code: Code, name: str, result: str, *arguments: Value) -> str:
+    """Call an external function; return the name of its result."""
+    code.module.declare(name, result, *[one.kind for one in arguments])
+    return code.call(name, result, [one.typed for one in arguments])
 
 
 def transposed(rows: Sequence[Vector]) -> list[Vector]:

@@ -5,7 +5,6 @@ The gradient of the input is a convolution of the output's gradient with flipped
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder, compiled
+from demitasse.backends.kernels.language.instructions import Module
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Struct, Values
 from demitasse.backends.kernels.language.values import FLOAT, INT, Word, minimum
@@ -128,7 +128,7 @@ def product_kernel(width: int, vectors: int, counts: Sequence[int], *, adds: boo
     rows = register_rows(counts, ROWS[width][vectors])
     name = f"{'adding' if adds else 'packed'}_{rows}of{vectors}x{width}"
 
-    def module(of: Any) -> None:
+    def module(of: Module) -> None:
         k = Kernel(of, name, 10, width, exported=True)
         _write(k, vectors, rows, adds=adds)
         k.done()
