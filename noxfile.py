@@ -325,6 +325,7 @@ def stand_in(session: nox.Session) -> None:
     for device, flags in (("cuda:0", ""), ("cuda:1", CONTRACTED if contracted else "")):
         chosen = ("-m", "backend and not slow", "--stand-in", f"--backends={device}")
         pytest(session, *chosen, OMP_NUM_THREADS="1", DEMITASSE_KERNEL_FLAGS=flags)
+    pytest(session, "tests/benchmark/test_gpu_first_run.py", "-m", "slow or not slow")
 
 
 @nox.session

@@ -36,6 +36,7 @@ def test_a_section_is_measured_once(run):
     assert run("random words") == (0, [line])
 
 
+@pytest.mark.slow
 def test_short_sections_pass_on_the_stand_in(run):
     names = [
         "facts", "nets against the host", "training against the host", "training in 16 bits",
@@ -66,6 +67,7 @@ def test_sections_that_end_badly_do_not_stop_the_others(run):
     assert "a check that fails" in lines[2]["printed"]
 
 
+@pytest.mark.slow
 def test_options_are_compared_over_a_simulated_cudnn(monkeypatch):
     """The sections themselves run without cuDNN on the stand-in."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
