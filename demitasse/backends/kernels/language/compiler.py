@@ -3,7 +3,6 @@
 A cached file's name is a digest of the module's cache key, LLVM's version and the target.
 Without write access to the folder, nothing is cached. Cached code is linked without LLVM if
 possible: a process that compiles nothing neither loads LLVM's library nor writes the module's text.
-Python takes longer to write a module than to load LLVM's library.
 """
 
 import ctypes
@@ -224,7 +223,7 @@ def _sources_digest() -> str:
 def _text(name: str, write: Callable[[Module], None]) -> str:
     """Return a module in LLVM's language."""
     probes = target.system() == target.WINDOWS and not target.is_x86()  # x86-64 calls a function
-    module = Module(name, ' "probe-stack"="inline-asm"' if probes else "")
+    module = Module(name, '"probe-stack"="inline-asm"' if probes else "")
     write(module)
     return str(module)
 

@@ -42,12 +42,15 @@ class Module:
     Args:
         name: Name of the module.
         attributes: Attributes of all functions.
+
+    Attributes:
+        variables: Definitions of its global variables.
     """
 
     def __init__(self, name: str, attributes: str = "") -> None:
         self.name, self.attributes = name, attributes
         self.functions: list[Code] = []
-        self.others: list[str] = []
+        self.variables: list[str] = []
         self._declared: dict[str, str] = {}
 
     def declare(self, name: str, result: str, *kinds: str) -> None:
@@ -56,7 +59,7 @@ class Module:
             self._declared[name] = f"declare {result} @{name}({', '.join(kinds)})"
 
     def __str__(self) -> str:
-        parts = [*self.others, *self._declared.values(), *map(str, self.functions)]
+        parts = [*self.variables, *self._declared.values(), *map(str, self.functions)]
         return "\n".join([f"; {self.name}", *parts, ""])
 
 
@@ -84,21 +87,21 @@ class Code:
     Args:
         module: The function's module.
         name: Name of the function.
-        arguments: Number of its arguments.
+        count: Number of its arguments.
         result: Type of its result.
         inlined: True if the function is inlined into others of the module; it has no address.
     """
 
     def __init__(
-        self, module: Module, name: str, arguments: int, result: str, *, inlined: bool = False
+        self, module: Module, name: str, count: int, result: str, *, inlined: bool = False
     ) -> None:
         self.module, self.name = module, name
-        self.arguments = [f"%a{number}" for number in range(arguments)]
+        self.arguments = [f"%a{number}" for number in range(count)]
         kinds = ", ".join(f"{WORD} {argument}" for argument in self.arguments)
         linkage, inlines = ("internal ", " alwaysinline") if inlined else ("", "")
         # nounwind: without tables for exceptions
         self._head = (
-            f'define {linkage}{result} @"{name}"({kinds}) nounwind{inlines}{module.attributes} {{'
+            f'define {linkage}{result} @"{name}"({kinds}) nounwind{inlines} {module.attributes} {{'
         )
         self._locals: list[str] = []
         self._blocks: list[Block] = []
@@ -132,10 +135,7 @@ class Code:
         """Return the address of memory for a value on the stack."""
         self._count += 2
         place, address = f"%v{self._count - 1}", f"%v{self._count}"
-        self._locals += (
-            f"{place} = alloca {kind}",
-            f"{address} = ptrtoint ptr {place} to {WORD}",
-        )
+        self._locals += f"{place} = alloca {kind}", f"{address} = ptrtoint ptr {place} to {WORD}"
         return address
 
     def call(self, name: str, result: str, arguments: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from demitasse.backends.kernels.language.values import (
     BFLOAT,
     FLOAT,
     HALF,
+    INDEX,
     INT,
     LINE_BYTES,
     NUMBER,
@@ -40,8 +41,6 @@ from demitasse.backends.kernels.language.values import (
     permuted,
     places_text,
 )
-
-INDEX = "i32"
 
 FEWEST_TILES = 4
 """Least number of tiles that share the prefetches of a panel: bursts delay the products."""
@@ -94,8 +93,7 @@ class Routine:
         return self.code.result(f"load {kind}, ptr {self._pointer(address)}, align {align}")
 
     def _store(self, value: Value, address: Word, align: int) -> None:
-        typed = value.typed
-        self.code.write(f"store {typed}, ptr {self._pointer(address)}, align {align}")
+        self.code.write(f"store {value.typed}, ptr {self._pointer(address)}, align {align}")
 
     @contextmanager
     def when(self, condition: Condition) -> Iterator[None]:
@@ -343,7 +341,7 @@ class Kernel(Routine):
 
     def _spread(self, number: str, kind: VectorKind) -> str:
         first = self._inserted(kind, "undef", number, 0)
-        zeros = f"<{kind.lanes} x i32> zeroinitializer"
+        zeros = f"{vector_kind(kind.lanes, INDEX)} zeroinitializer"
         return self.code.result(f"shufflevector {kind} {first}, {kind} undef, {zeros}")
 
     def _inserted(self, kind: VectorKind, into: str, number: str, lane: int) -> str:

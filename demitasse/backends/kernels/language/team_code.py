@@ -16,8 +16,9 @@ from enum import IntEnum
 
 from demitasse.backends.kernels.language import target
 from demitasse.backends.kernels.language.instructions import WORD, Block, Code, Module
-from demitasse.backends.kernels.language.kernel import INDEX, Routine
+from demitasse.backends.kernels.language.kernel import Routine
 from demitasse.backends.kernels.language.values import (
+    INDEX,
     INT,
     Condition,
     Value,
@@ -149,13 +150,12 @@ class Function(Routine):
 
     def get(self, field: Field) -> Word:
         """Load a field atomically."""
-        place = self._place(field)
-        return self._result(f"load atomic {WORD}, ptr {place} {ORDER}, align {INT}")
+        return self._result(f"load atomic {WORD}, ptr {self._place(field)} {ORDER}, align {INT}")
 
     def set(self, field: Field, value: Word | int) -> None:
         """Store a field atomically."""
-        typed, place = self.word(value).typed, self._place(field)
-        self.code.write(f"store atomic {typed}, ptr {place} {ORDER}, align {INT}")
+        typed = self.word(value).typed
+        self.code.write(f"store atomic {typed}, ptr {self._place(field)} {ORDER}, align {INT}")
 
     def add(self, field: Field, value: int) -> Word:
         """Add to a field atomically; return the old value."""
@@ -164,8 +164,7 @@ class Function(Routine):
     def replace(self, field: Field, old: Word | int, new: Word | int) -> Condition:
         """Compare and swap a field; return whether its value was ``old``."""
         values = ", ".join(self.word(value).typed for value in (old, new))
-        place = self._place(field)
-        found = self.code.result(f"cmpxchg ptr {place}, {values} {ORDER} {ORDER}")
+        found = self.code.result(f"cmpxchg ptr {self._place(field)}, {values} {ORDER} {ORDER}")
         was_old = self.code.result(f"extractvalue {{ {WORD}, i1 }} {found}, 1")
         return Condition(self.code, "i1", was_old)
 
@@ -291,7 +290,7 @@ def _write_take(f: Function) -> None:
     """
     (parts,) = f.arguments
     f.code.module.declare("state", WORD)
-    f.code.module.others.append(
+    f.code.module.variables.append(
         f"@first_team = internal global {WORD} ptrtoint (ptr @state to {WORD})"
     )
     first = f.team = Word(f.code, f.code.result(f"load {WORD}, ptr @first_team"))

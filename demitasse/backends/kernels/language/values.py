@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any, Self, TypeVar, overload
 
 from demitasse.backends.kernels.language.instructions import WORD, Code, VectorKind, vector_kind
@@ -20,7 +21,7 @@ FLOAT, INT, HALF = 4, 8, 2
 LINE_BYTES = 64
 """Bytes of a cache line."""
 
-NUMBER, BFLOAT = "float", "bfloat"
+NUMBER, BFLOAT, INDEX = "float", "bfloat", "i32"
 
 
 def constant_text(kind: str, number: float) -> str:
@@ -35,8 +36,8 @@ def constant_text(kind: str, number: float) -> str:
 
 def places_text(places: Sequence[int]) -> str:
     """Return a vector of 32-bit integers with its type."""
-    elements = ", ".join([f"i32 {place}" for place in places])
-    return f"<{len(places)} x i32> <{elements}>"
+    elements = ", ".join([f"{INDEX} {place}" for place in places])
+    return f"{vector_kind(len(places), INDEX)} <{elements}>"
 
 
 class Value:
@@ -83,14 +84,18 @@ class Value:
 V = TypeVar("V", bound=Value)
 
 
+def _operands(one: V, other: V | float, swapped: bool) -> str:
+    """Return the operands of an instruction."""
+    pair = one.text, one.operand(other).text
+    return ", ".join(reversed(pair) if swapped else pair)
+
+
 def _operator(instruction: str, *, swapped: bool = False) -> Callable[[V, V | float], V]:
     """Return the operator of an instruction; ``swapped`` if the left operand is the other one."""
 
     def operator(self: V, other: V | float) -> V:
-        one, two = self.text, self.operand(other).text
-        if swapped:
-            one, two = two, one
-        return self.new(self.code.result(f"{instruction} {self.kind} {one}, {two}"))
+        operands = _operands(self, other, swapped)
+        return self.new(self.code.result(f"{instruction} {self.kind} {operands}"))
 
     return operator
 
@@ -99,12 +104,9 @@ def _comparison(instruction: str, *, swapped: bool = False) -> Callable[[V, V | 
     """Return a comparison, which gives a mask of vectors."""
 
     def comparison(self: V, other: V | float) -> Condition:
-        one, two = self.text, self.operand(other).text
-        if swapped:
-            one, two = two, one
-        kind = self.kind
+        kind, operands = self.kind, _operands(self, other, swapped)
         mask = vector_kind(kind.lanes, "i1") if isinstance(kind, VectorKind) else "i1"
-        return Condition(self.code, mask, self.code.result(f"{instruction} {kind} {one}, {two}"))
+        return Condition(self.code, mask, self.code.result(f"{instruction} {kind} {operands}"))
 
     return comparison
 
@@ -151,25 +153,26 @@ class Word(Value):
 
     @property
     def text(self) -> str:
-        if not self.name:
-            return str(self.number)
-        return self.code.result(f"add i64 {self.name}, {self.number}") if self.number else self.name
+        """The sum as an operand; if it has both addends, their addition is added first."""
+        if self.name and self.number:
+            return self.code.result(f"add {WORD} {self.name}, {self.number}")
+        return self.name or str(self.number)
 
     def new(self, name: str) -> Word:
         return Word(self.code, name)
 
-    def constant(self, number: float) -> Word:
-        return Word(self.code, "", int(number))
+    def constant(self, number: Any) -> Word:
+        return Word(self.code, "", index(number))
 
     def __add__(self, other: Word | int) -> Word:
         word = self.operand(other)
         name = self.name or word.name
         if self.name and word.name:
-            name = self.code.result(f"add i64 {self.name}, {word.name}")
+            name = self.code.result(f"add {WORD} {self.name}, {word.name}")
         return Word(self.code, name, self.number + word.number)
 
     def __neg__(self) -> Word:
-        name = self.code.result(f"sub i64 0, {self.name}") if self.name else ""
+        name = self.code.result(f"sub {WORD} 0, {self.name}") if self.name else ""
         return Word(self.code, name, -self.number)
 
     def __sub__(self, other: Word | int) -> Word:
@@ -181,10 +184,10 @@ class Word(Value):
     def __mul__(self, other: Word | int) -> Word:
         one, two = self, self.operand(other)
         if one.name and two.name:
-            return self.new(self.code.result(f"mul i64 {one.text}, {two.text}"))
+            return self.new(self.code.result(f"mul {WORD} {one.text}, {two.text}"))
         if not one.name:
             one, two = two, one
-        name = self.code.result(f"mul i64 {one.name}, {two.number}") if one.name else ""
+        name = self.code.result(f"mul {WORD} {one.name}, {two.number}") if one.name else ""
         return Word(self.code, name, one.number * two.number)
 
     __radd__, __rmul__ = __add__, __mul__
