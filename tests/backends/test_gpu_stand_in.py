@@ -197,6 +197,18 @@ class TestMemory:
 
         assert cupy.empty(1, "uint8").size == 1
 
+    def test_memory_of_a_pool_that_dies_is_not_the_gpus_any_more(self, cupy):
+        gpu, pool = machine.current(), cupy.cuda.MemoryPool()
+        address = pool.malloc(1000).ptr
+        allocated = gpu.allocated
+        assert gpu.owns(address, 1000)
+
+        cupy.cuda.Device(0).synchronize()
+        del pool
+
+        assert not gpu.owns(address, 1000)
+        assert gpu.allocated < allocated
+
     def test_the_pool_counts(self, cupy):
         pool = cupy.get_default_memory_pool()
         pool.free_all_blocks()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -143,7 +143,7 @@ class Gpu:
 
     def note_memory(self, start: int, size: int) -> None:
         with lock:
-            self._starts.insert(bisect_right(self._starts, start), start)
+            insort(self._starts, start)
             self._ends[start] = start + size
             self.allocated += size
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 import threading
 import weakref
@@ -156,6 +157,17 @@ class MemoryPool:
         )
         self._used: dict[int, int] = defaultdict(int)
         self._limits: dict[int, int] = defaultdict(int)
+        self._ended = False
+
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:
+        """Give all blocks back to the driver, those later that are collected with the pool."""
+        if ending():
+            return
+        with machine.lock:
+            self._ended = True
+            for sizes in self._free.values():
+                for block in itertools.chain(*sizes.values()):
+                    block.release()
 
     def malloc(self, size: int) -> MemoryPointer:
         with machine.lock:
@@ -187,6 +199,9 @@ class MemoryPool:
 
     def take_back(self, block: Block, stream: int) -> None:
         with machine.lock:
+            if self._ended:
+                block.release()
+                return
             self._free[block.gpu.number, stream][block.size].append(block)
             self._used[block.gpu.number] -= block.size
 
