@@ -263,9 +263,9 @@ def _apart(count: int) -> int:
 TRANSFORM_COST = 28.0
 """Cost of transforming an element of a tile."""
 
-FILTER_COST, TRAINED_FILTER_COST = 15.0, 74.0
-"""Cost of an element of a transformed filter: only read; or changing, so that two passes transform
-the filters and the third sums them."""
+FILTER_COST, TRAINED_FILTER_COST = 30.0, 74.0
+"""Cost of an element of a transformed filter: only read, from memory in a net of many weights; or
+changing, so that two passes transform the filters and the third sums them."""
 
 START_COST = 5e5
 """Overhead of a pass over direct convolution."""
