@@ -160,7 +160,7 @@ class MemoryPool:
         self._ended = False
 
     def __del__(self, ending: Any = sys.is_finalizing) -> None:
-        """Give all blocks back to the driver, those later that are collected with the pool."""
+        """Give idle blocks back to the driver; ``take_back`` gives it those that come later."""
         if ending():
             return
         with machine.lock:
