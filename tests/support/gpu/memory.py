@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -165,9 +165,7 @@ class MemoryPool:
             return
         with machine.lock:
             self._ended = True
-            for sizes in self._free.values():
-                for block in itertools.chain(*sizes.values()):
-                    block.release()
+            self._release_idle(self._free)
 
     def malloc(self, size: int) -> MemoryPointer:
         with machine.lock:
@@ -211,11 +209,13 @@ class MemoryPool:
         with machine.lock:
             if not gpu.capturing:
                 gpu.synchronize()
-            for (number, _), sizes in self._free.items():
-                if number == gpu.number:
-                    for block in (block for blocks in sizes.values() for block in blocks):
-                        block.release()
-                    sizes.clear()
+            self._release_idle(key for key in self._free if key[0] == gpu.number)
+
+    def _release_idle(self, keys: Iterable[tuple[int, int]]) -> None:
+        for sizes in [self._free[key] for key in keys]:
+            for block in itertools.chain(*sizes.values()):
+                block.release()
+            sizes.clear()
 
     def n_free_blocks(self) -> int:
         return sum(len(blocks) for blocks in self._idle())
