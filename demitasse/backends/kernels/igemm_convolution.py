@@ -40,9 +40,9 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import FLOAT, INT, Word, choose, chunk
 from demitasse.backends.kernels.products import product_sums
 
-MOST_PIXELS = 192
-"""Outputs whose windows are copied at a time, at most; a panel of so many rows stays in the first
-cache."""
+MOST_PIXELS = 196
+"""Outputs whose windows are copied at a time, at most: an image of 14x14, or four of 7x7. A panel
+of so many rows stays in the first cache."""
 
 TILED_PANELS = 8
 """Panels of filters from which on windows of one tap are copied tile after tile."""
