@@ -67,13 +67,30 @@ layer { name: "conv3" type: "Convolution" bottom: "conv2" top: "ip1" convolution
   num_output: 64 kernel_size: 5 weight_filler { type: "xavier" } } }
 """
 
+STRIDES = """
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param {
+  num_output: 32 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "conv2" type: "Convolution" bottom: "conv1" top: "conv2" convolution_param {
+  num_output: 64 kernel_size: 3 stride: 2 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "conv3" type: "Convolution" bottom: "conv2" top: "conv3" convolution_param {
+  num_output: 64 kernel_size: 3 group: 2 stride: 2 weight_filler { type: "xavier" } } }
+layer { name: "conv4" type: "Convolution" bottom: "conv3" top: "conv4" convolution_param {
+  num_output: 128 kernel_size: 1 group: 32 weight_filler { type: "xavier" } } }
+layer { name: "norm4" type: "BatchNorm" bottom: "conv4" top: "conv4" }
+layer { name: "conv5" type: "Deconvolution" bottom: "conv4" top: "ip1" convolution_param {
+  num_output: 16 kernel_size: 3 stride: 2 weight_filler { type: "xavier" } } }
+"""
+
 LOSS = """
 layer { name: "ip2" type: "InnerProduct" bottom: "ip1" top: "ip2"
   inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
 """
 
-NETS = {"plain": PLAIN, "drops": DROPS, "residual": RESIDUAL, "shared": SHARED, "tiles": TILES}
+NETS = {
+    "plain": PLAIN, "drops": DROPS, "residual": RESIDUAL, "shared": SHARED, "tiles": TILES,
+    "strides": STRIDES,
+}  # fmt: skip
 
 SOLVER = 'base_lr: 0.05 lr_policy: "inv" gamma: 0.1 power: 0.75 momentum: 0.9 weight_decay: 0.001 '
 

@@ -247,6 +247,15 @@ class OutputArg(BlobArg):
         return side
 
 
+class StateArg(OutputArg):
+    """A layer's state that is read and overwritten, in C order."""
+
+    __slots__ = ()
+
+    def array(self) -> np.ndarray:
+        return self.memory.mutable_cpu_data()
+
+
 class GradArg(OutputArg):
     """A parameter's gradient: overwritten where it was cleared, added to otherwise."""
 

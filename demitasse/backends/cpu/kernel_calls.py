@@ -99,10 +99,13 @@ class PackedKernel:
 
     @cached_property
     def _derived(self) -> list[Derived]:
-        return [
-            Derived(partial(call_recorder.call, attrgetter(name)(self.kernel)), source)
-            for name, source in self._takes.items()
-        ]
+        recorded: Sequence[str] = getattr(self.kernel, "recorded", ())
+        derived = []
+        for name, source in self._takes.items():
+            take: Callable[..., None] = attrgetter(name)(self.kernel)
+            make = take if name in recorded else partial(call_recorder.call, take)
+            derived.append(Derived(make, source))
+        return derived
 
     @property
     def scratch_size(self) -> int:

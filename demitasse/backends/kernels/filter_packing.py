@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.language import structs
+from demitasse.backends.kernels.language import call_recorder, structs
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import FLOAT, INT, Word, minimum, transposed
 from demitasse.backends.storage import narrowed
@@ -115,20 +115,26 @@ class FilterPacking:
 
         Shapes: (M, C, taps), (panels * terms * filters of a panel,).
         """
-        schedule, (_, c, taps) = self._schedule, weights.shape
-        if not schedule.tuning.bf16:
+        if self._schedule.tuning.bf16:
+            call_recorder.call(self._round, weights, packed)
+        else:
             self._copy(weights, packed)
-            return
+
+    def _round(self, weights: np.ndarray, packed: np.ndarray) -> None:
+        schedule, (_, c, taps) = self._schedule, weights.shape
         floats = aligned(schedule.panels * taps * c * schedule.panel)
         self._copy(weights, floats)
         packed[...] = _pairs(floats.reshape(-1, taps, c, schedule.panel)).reshape(-1)
 
     def _copy(self, weights: np.ndarray, packed: np.ndarray) -> None:
-        schedule, (m, c, taps) = self._schedule, weights.shape
         if self._kernel:
-            threads = min(schedule.tuning.threads, schedule.panels)
+            threads = min(self._schedule.tuning.threads, self._schedule.panels)
             self._arguments.run(self._kernel, threads, {"filters": weights, "packed": packed})
-            return
+        else:
+            call_recorder.call(self._copy_by_panel, weights, packed)
+
+    def _copy_by_panel(self, weights: np.ndarray, packed: np.ndarray) -> None:
+        schedule, (m, c, taps) = self._schedule, weights.shape
         by_term = packed.reshape(schedule.panels, taps, c, schedule.panel)
         for panel, first in enumerate(range(0, m, schedule.panel)):
             some = weights[first : first + schedule.panel]

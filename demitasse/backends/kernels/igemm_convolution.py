@@ -61,9 +61,12 @@ class IgemmConvolution:
 
     Attributes:
         filters: The filters of all products.
+        recorded: Methods that record what they run, as a call of the kernel does.
         nbytes: Bytes of the filters.
         scratch_size: Elements of scratch memory for a call.
     """
+
+    recorded = ("update",)
 
     def __init__(
         self, schedule: IgemmSchedule, phases: Sequence[_Phase], *, back: bool, by_tap: bool
@@ -74,12 +77,20 @@ class IgemmConvolution:
         self.filters = aligned(ends[-1])
         self.nbytes = self.filters.nbytes
         self._filters = [self.filters[a:b] for a, b in pairwise([0, *ends])]
+        # otherwise a kernel packs the weights as they lie
+        self._by_numpy = schedule.merged > 1 or by_tap or (back and len(schedule.taps) > 1)
 
     def update(self, weights: np.ndarray) -> None:
         """Copy new weights, in C order.
 
         Shape: (G, M / G, C / G, taps), or (G, M / G, taps, C / G) ``by_tap``.
         """
+        if self._by_numpy:
+            call_recorder.call(self._update, weights)
+        else:
+            self._update(weights)
+
+    def _update(self, weights: np.ndarray) -> None:
         one, n = self.schedule, self.schedule.merged
         channels, m = one.channels // n, one.filters // n
         last = (len(one.taps), channels) if self._by_tap else (channels, len(one.taps))

@@ -21,6 +21,7 @@ from demitasse.backends.kernels.language.structs import (
     Struct,
 )
 from demitasse.backends.kernels.language.values import (
+    FLOAT,
     Vector,
     Word,
     choose,
@@ -40,6 +41,12 @@ from demitasse.backends.kernels.planes import (
 )
 from demitasse.backends.kernels.tuning import Tuning
 
+MEANS = 2
+"""Running averages that are no sums: mean and variance."""
+
+SHARES = 3
+"""Factors of running averages."""
+
 
 class ForwardFields(Struct):
     """A normalisation; the output has the layout of ``x``, and may be the same memory."""
@@ -53,6 +60,12 @@ class ForwardFields(Struct):
     variance: Address
     inverse: Address
     """1 / sqrt(variance + eps)."""
+    mean_average: OptionalAddress
+    """Running average of the batches' means; or their sum, with the sum's ``weight``."""
+    variance_average: OptionalAddress
+    weight: OptionalAddress
+    shares: OptionalAddress
+    """Factors of the averages so far, of the batch's mean, and of its variance."""
     walk: PlaneFields
 
 
@@ -75,8 +88,8 @@ def _planes_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
 
 
 @ForwardFields.kernel("normalization_statistics")
-def _statistics_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
-    """Write the statistics of all images."""
+def _statistics_kernel(k: Kernel, f: ForwardFields, lanes: Lanes, *, averages: int) -> None:
+    """Write the statistics of all images, and the running averages."""
     planes = Planes(k, f.walk, lanes)
     with planes.each(k.word(1)) as plane:
         mean = planes.over_images(plane, 1)[0] * planes.number("each_image")
@@ -90,6 +103,15 @@ def _statistics_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
         inverse = 1.0 / root(variance + planes.number("eps"))
         for value, target in ((mean, f.mean), (variance, f.variance), (inverse, f.inverse)):
             plane.store_numbers(value, target)
+        if averages:
+            kept, *shares = (k.broadcast(f.shares + FLOAT * place) for place in range(SHARES))
+            rows = f.mean_average, f.variance_average
+            for value, share, row in zip((mean, variance), shares, rows, strict=True):
+                plane.store_numbers(plane.numbers(row) * kept + value * share, row)
+        if averages > MEANS:
+            with k.when(plane.channels < 1):
+                weight = k.broadcast(f.weight) * kept + 1.0
+                k.store(weight, f.weight, k.lane_mask(1))
 
 
 @ForwardFields.kernel("normalization")
@@ -133,24 +155,35 @@ class Normalization(PlaneKernel):
     """y = (x - mean) / sqrt(variance + eps) * factor + offset, and perhaps max(y, 0); NaN stays.
 
     Mean and variance are those of each channel in the batch, or ``stored``, as the caller has
-    written them. A call takes x, y, which has its layout and may be x, factors, offsets and scratch
-    memory.
+    written them. A call takes x, y, which has its layout and may be x, factors, offsets, the
+    running averages and scratch memory.
+
+    Args:
+        averages: Number of arrays of running averages: mean and variance, and perhaps the weight
+            of their sums; 0 for none.
 
     Attributes:
+        shares: Factors of the averages so far, of the batch's mean and variance. Shape: (3,).
         mean, variance: Statistics of the last batch. Shapes: (C,).
         inverse: 1 / sqrt(variance + eps). Shape: (C,).
     """
 
     def __init__(
-        self, images: Images, eps: float, tuning: Tuning, *, relu: bool, stored: bool = False
-    ) -> None:
+        self, images: Images, eps: float, tuning: Tuning, *, relu: bool, stored: bool = False,
+        averages: int = 0,
+    ) -> None:  # fmt: skip
         self.images, self.eps, self.relu, self.stored = images, eps, relu, stored
         self.mean, self.variance, self.inverse = (aligned(images.shape[1]) for _ in range(3))
-        measure = () if stored else (_planes_kernel, _statistics_kernel)
+        self.shares = aligned(SHARES)
+        statistics = partial(_statistics_kernel, averages=averages)
+        measure = () if stored else (_planes_kernel, statistics)
+        given = [RUNTIME] * averages + [None] * (MEANS + 1 - averages)
         super().__init__(
             "norm", images, tuning, ForwardFields if stored else BatchFields,
             *measure, partial(_kernel, relu=relu),
             eps=eps, bands=True, mean=self.mean, variance=self.variance, inverse=self.inverse,
+            shares=self.shares,
+            **dict(zip(("mean_average", "variance_average", "weight"), given, strict=True)),
         )  # fmt: skip
 
 

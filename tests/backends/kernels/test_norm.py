@@ -91,6 +91,30 @@ def test_c_order_has_pixels_for_channels(size, threads, stored, relu, width):
 
 
 @WIDTH
+@PLAIN
+@pytest.mark.parametrize("arrays", [2, 3], ids=["averages", "sums"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("vectors", [1, 2.5, 3, 8])
+def test_running_averages_have_the_bits_of_the_portable_formula(
+    vectors, threads, arrays, plain, width
+):
+    channels = int(vectors * width)
+    images = (Images.in_order if plain else Images.channels_last)((3, channels, 3, 5))
+    tuning = Tuning(width=width, threads=threads)
+    run = Normalization(images, EPS, tuning, relu=False, averages=arrays)
+    run.shares[...] = kept, *shares = np.array([0.9, 0.1, 0.1 * 45 / 44], np.float32)
+    averages = [normal(channels, seed=4), normal(channels, seed=5), normal(1, seed=6)][:arrays]
+    before = [average.copy() for average in averages]
+    x, ones = normal(3 * channels * 15), np.ones(channels, np.float32)
+
+    run(x, x.copy(), ones, ones, *averages, *scratch(run))
+
+    added = run.mean * shares[0], run.variance * shares[1], np.float32(1.0)
+    for average, old, more in zip(averages, before, added, strict=False):
+        np.testing.assert_array_equal(average, old * kept + more)
+
+
+@WIDTH
 @RELU
 @pytest.mark.parametrize("stored", [False, True], ids=["batch", "stored"])
 @pytest.mark.parametrize("threads", [1, 3])

@@ -22,6 +22,7 @@ from demitasse.backends.cpu.arguments import (
     InputArg,
     OutputArg,
     ScratchArg,
+    StateArg,
     parameters,
 )
 from demitasse.backends.cpu.engine import Engine
@@ -32,7 +33,12 @@ from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.epilogue import Epilogue, Norm, stored_statistics
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
-from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
+from demitasse.backends.kernels.norm import (
+    MEANS,
+    Normalization,
+    NormalizationGradient,
+    PlaneNorm,
+)
 from demitasse.backends.kernels.planes import takes
 from demitasse.backends.step import Operands, decline_if
 
@@ -47,11 +53,19 @@ def _constant(layout: Layout, number: float) -> BufferArg:
     return BufferArg(layout, array)
 
 
-MEANS = 2
-"""Parameters of averages that are no sums: mean and variance."""
-
 ORDERS = [ops.BatchNorm], [ops.Scale], [ops.BatchNorm, ops.Scale]
 """Operations of one kernel."""
+
+
+def _shares(op: ops.BatchNorm, averages: int) -> list[float]:
+    """Return the factors of the averages so far, of a batch's mean and of its variance.
+
+    Caffe's averages are sums, of a variance without bias, with their weight as the third.
+    """
+    rows, sums = math.prod(op.bottom) // op.bottom[1], averages > MEANS
+    share = 1.0 if sums else 1.0 - op.fraction
+    correction = rows / (rows - 1) if sums and rows > 1 else 1.0
+    return [op.fraction, share, share * correction]
 
 
 class NormStep(CpuStep[Norm]):
@@ -82,6 +96,8 @@ class NormStep(CpuStep[Norm]):
         norms = [(one, own) for one, own in parts.links if isinstance(one, ops.BatchNorm)]
         scales = [own for one, own in parts.links if isinstance(one, ops.Scale)]
         self.norm, self.scale = norms[0] if norms else None, scales[0] if scales else None
+        params = self.norm[1].params if self.norm is not None and parts.uses_batch_stats else ()
+        self.averages = [StateArg(blob, layouts.plain((blob.count,))) for blob in params]
         self.in_place = at.top[0] is at.bottom[0]
         self.statistics: Derived | None = None
 
@@ -100,7 +116,7 @@ class NormStep(CpuStep[Norm]):
         if self.in_place and self.at.backward:
             self.input = self.kept
             self.forward_calls = [KernelCall(engine, self._keep_input, source, code="")]
-        arguments = self.input, self.target, *self.factors
+        arguments = self.input, self.target, *self.factors, *self.averages
         self.forward_calls.append(KernelCall(engine, self.kernel, *arguments))
         if self.norm is not None and self.kernel.stored:
             take = partial(call_recorder.call, self._take_statistics)
@@ -115,9 +131,12 @@ class NormStep(CpuStep[Norm]):
             images = Images((1, c, 1, n), n * c, n * c, images.image_stride)
         relu, stored = self.parts.then is not None, not self.parts.uses_batch_stats
         eps = 0.0 if self.norm is None else self.norm[0].eps
-        kernel = Normalization(images, eps, tuning, relu=relu, stored=stored)
+        averages = len(self.averages)
+        kernel = Normalization(images, eps, tuning, relu=relu, stored=stored, averages=averages)
         if self.norm is None:
             kernel.mean[...], kernel.inverse[...] = 0.0, 1.0
+        else:
+            kernel.shares[...] = _shares(self.norm[0], averages)
         return kernel
 
     @property
@@ -131,8 +150,6 @@ class NormStep(CpuStep[Norm]):
         if self.statistics is not None:
             self.statistics.follow()
         super().forward()
-        if self.norm is not None and not self.kernel.stored:
-            self._add_to_averages(*self.norm)
 
     def _keep_input(self, source: np.ndarray) -> None:
         """Keep the input of a pass in place, for its gradient.
@@ -159,26 +176,6 @@ class NormStep(CpuStep[Norm]):
         kernel, c = self.kernel, self.shape[1]
         kernel.mean[...], kernel.variance[...] = stored_statistics(mean[:c], variance[:c], weight)
         kernel.inverse[...] = np.reciprocal(np.sqrt(kernel.variance + np.float32(kernel.eps)))
-
-    def _add_to_averages(self, op: ops.BatchNorm, at: Operands) -> None:
-        """Add the batch's statistics to the running averages.
-
-        Caffe's are sums, of a variance without bias, with their factor as the third parameter.
-        """
-        rows, kernel, fraction = math.prod(op.bottom) // op.bottom[1], self.kernel, op.fraction
-        sums = len(at.params) > MEANS
-        share = 1.0 if sums else 1.0 - fraction
-        correction = rows / (rows - 1) if sums and rows > 1 else 1.0
-        shares = [np.float32(share), np.float32(share * correction)]
-        totals = [blob.data_memory.mutable_cpu_data().reshape(-1) for blob in at.params]
-
-        def add() -> None:
-            values = kernel.mean * shares[0], kernel.variance * shares[1], np.float32(1.0)
-            for total, value in zip(totals, values, strict=False):
-                np.multiply(total, np.float32(fraction), out=total)
-                total[...] += value
-
-        call_recorder.call(add)
 
     # -- backward ------------------------------------------------------------------------------
 
