@@ -160,11 +160,11 @@ class NormStep(CpuStep[Norm]):
         spare, memory = self.kept.buffer, self.target.memory
         spare = aligned(self.layout.size) if spare is None or spare is source else spare
         if not self.layout.plain and memory.device_array is source:
-            call_recorder.call(self._keep, source)
+            call_recorder.note(self._keep, source)
             memory.exchange_private(self.layout, spare)
         else:  # who has lent us what we read uses it again
             call_recorder.call(np.copyto, spare, source[: self.layout.size])
-            call_recorder.call(self._keep, spare)
+            call_recorder.note(self._keep, spare)
 
     def _keep(self, source: np.ndarray) -> None:
         self.kept.buffer = source

@@ -39,6 +39,13 @@ def call(function: Callable[..., object], *arguments: Any) -> None:
         recording.calls.append((function, arguments, None))
 
 
+def note(function: Callable[..., object], *arguments: Any) -> None:
+    """Call a function that sets what no recorded call reads. A recording calls it at the end."""
+    function(*arguments)
+    if _own.recording is not None:
+        _own.recording.notes.append(partial(function, *arguments))
+
+
 def run_kernel(kernel: int, argument: int, threads: int, keep_alive: object = None) -> None:
     """Run a kernel on a team of threads. A recording runs it again.
 
@@ -90,6 +97,7 @@ class CallRecording:
 
     Attributes:
         calls: The calls.
+        notes: Functions that follow all calls.
         complete: True if nothing was computed without the calls.
         compiled: True if a replay runs only kernels.
     """
@@ -98,6 +106,7 @@ class CallRecording:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.notes: list[Callable[[], object]] = []
         self.complete, self.compiled = True, False
         self._parts: list[Callable[[], object]] = []
 
@@ -109,7 +118,8 @@ class CallRecording:
                 self._parts.append(_table([arguments for _, arguments, _ in calls]))
             else:
                 self._parts += [partial(function, *arguments) for function, arguments, _ in calls]
-        self.compiled = all(function is run for function, *_ in self.calls)
+        self._parts += self.notes
+        self.compiled = not self.notes and all(function is run for function, *_ in self.calls)
 
     def play(self) -> None:
         for part in self._parts:
