@@ -7,7 +7,7 @@ added), h and k the history; ``rate`` is the learning rate times ``lr_mult``.
 Source of the formulas: Caffe, ``src/caffe/solvers/*_solver.cpp``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -170,6 +170,23 @@ class UpdateKernels(Protocol):
 
     def sumsq(self, diffs: Sequence[Array], /) -> float | Array:
         """Return the sum of the squares of all elements: a number, or a 0-d array on the device."""
+
+
+@runtime_checkable
+class RecordedUpdateKernels(UpdateKernels, Protocol):
+    """Interface of the fast updates of a host, whose calls are recorded and replayed."""
+
+    def coefficients(self, updates: Sequence[Update], /) -> tuple[Array, Hashable] | None:
+        """Return the coefficients of each update, and what is computed with them.
+
+        None if there is no kernel for one of the updates. Shape: (updates, coefficients).
+        """
+
+    def apply(self, pieces: Sequence[Piece], coefficients: Array | None = None, /) -> None:
+        """Make all updates of one iteration.
+
+        ``coefficients`` are read in each replay; None for those of the pieces.
+        """
 
 
 class PreparedUpdate(Protocol):

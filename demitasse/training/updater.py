@@ -4,14 +4,21 @@ Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp`` (``ApplyUpdate``).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.recording import NotRecorded
-from demitasse.backends.updates import Piece, PreparedUpdate, QueuedUpdateKernels, Update
+from demitasse.backends.updates import (
+    Piece,
+    PreparedUpdate,
+    QueuedUpdateKernels,
+    RecordedUpdateKernels,
+    Update,
+)
 from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.core.log import get_logger, number
@@ -21,6 +28,7 @@ from demitasse.io.proto import SolverParameter
 from demitasse.memory import SyncedMemory
 from demitasse.memory.sides import any_live_view
 from demitasse.net import Net
+from demitasse.plan.replay import Replay
 from demitasse.training import update_rules
 from demitasse.training.update_rules import UpdateRule
 
@@ -131,6 +139,20 @@ def _in_c_order(
     return plain
 
 
+class RepeatedUpdate(NamedTuple):
+    """An update that is replayed with the coefficients of other iterations.
+
+    Attributes:
+        key: The parameters, and what is computed for each.
+        coefficients: Those of the present iteration, which a replay reads.
+        replay: The replay.
+    """
+
+    key: Hashable
+    coefficients: Array
+    replay: Replay
+
+
 class Updater:
     """Changes the learnable parameters of a net by one solver's rule.
 
@@ -146,6 +168,8 @@ class Updater:
         self._long_axes = [sum(n > 1 for n in blob.shape) for blob in net.learnable_params]
         self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
         self._known: tuple[tuple[object, ...], list[Update]] | None = None
+        self._written: Sequence[Update] | None = None
+        self._repeated: RepeatedUpdate | None = None
         self.loss_scale: SyncedMemory | None = None
         if net.storage == "half":
             self.loss_scale = SyncedMemory(2, "float32", net.device, "the loss scale")
@@ -174,20 +198,56 @@ class Updater:
         """
         net = self.net
         self.history.to(net.device)
-        memories = [m for b in net.learnable_params for m in (b.data_memory, b.diff_memory)]
         with net.exclusive("update"):
-            watched = any_live_view()
-            for memory in memories if watched else ():
+            watched = self._memories() if any_live_view() else []
+            for memory in watched:
                 memory.before_pass()
-            pieces = self._pieces(param, numbers, guard)
-            kernels = net.device.backend.updates
-            if kernels is not None and not self.rule.trusts:
-                kernels.apply(pieces)
-            else:
-                for piece in pieces:
-                    update_rules.apply(net.device.backend.xp, piece)
-            for memory in memories if watched else ():
+            self._apply(self.updates(numbers, *self._scale(param, guard)))
+            for memory in watched:
                 memory.after_pass()
+
+    def _apply(self, updates: Sequence[Update]) -> None:
+        backend = self.net.device.backend
+        kernels = backend.updates
+        if kernels is None or self.rule.trusts:
+            for piece in self._pieces(updates):
+                update_rules.apply(backend.xp, piece)
+        elif isinstance(kernels, RecordedUpdateKernels) and not self.net.plan.replay_blocker():
+            self._replay(kernels, updates)
+        else:
+            kernels.apply(self._pieces(updates))
+
+    def _replay(self, kernels: RecordedUpdateKernels, updates: Sequence[Update]) -> None:
+        """Make an update, if possible by a replay of an earlier one with these coefficients."""
+        if updates is not self._written:
+            self._write(kernels.coefficients(updates))
+            self._written = updates
+        repeated = self._repeated
+        if repeated is None:
+            kernels.apply(self._pieces(updates))
+        else:
+            values = repeated.coefficients
+            repeated.replay.run(lambda: kernels.apply(self._pieces(updates), values))
+
+    def _write(self, found: tuple[Array, Hashable] | None) -> None:
+        """Write the coefficients of an iteration where a replay of its update reads them."""
+        recorder = self.net.device.backend.recorder
+        if found is None or recorder is None:
+            self._repeated = None
+            return
+        coefficients, forms = found
+        key = self.moved(), forms
+        if self._repeated is not None and self._repeated.key == key:
+            self._repeated.coefficients[...] = coefficients
+        else:
+            replay = Replay((), recorder, self._memories)
+            self._repeated = RepeatedUpdate(key, coefficients, replay)
+
+    def _memories(self) -> list[SyncedMemory]:
+        """Return the memories of the parameters, their gradients and the history."""
+        params = self.net.learnable_params
+        own = [memory for blob in params for memory in (blob.data_memory, blob.diff_memory)]
+        return [*own, *self.history.memories]
 
     def prepare(
         self, param: SolverParameter, numbers: Update, guard: Array | None
@@ -200,7 +260,8 @@ class Updater:
         if self.rule.trusts or not isinstance(kernels, QueuedUpdateKernels):
             message = f"{self.rule.type} computes a learning rate for each parameter"
             raise NotRecorded(message)
-        return kernels.prepare(self._pieces(param, numbers, guard))
+        updates = self.updates(numbers, *self._scale(param, guard))
+        return kernels.prepare(self._pieces(updates))
 
     def moved(self) -> tuple[int, ...]:
         """Return the indices of the parameters that an update changes."""
@@ -242,17 +303,21 @@ class Updater:
             self._known = key, updates
         return updates
 
-    def _pieces(self, param: SolverParameter, numbers: Update, guard: Array | None) -> list[Piece]:
-        net = self.net
-        if self.loss_scale is None or net.storage == "float":
+    def _scale(
+        self, param: SolverParameter, guard: Array | None
+    ) -> tuple[float | Array, Array | None]:
+        """Return the factor of raw gradients, and the guard of the update."""
+        if self.loss_scale is None or self.net.storage == "float":
             scale = self._clip_scale(param)
         else:
             scale, guard = self._unscale(self.loss_scale, param, guard)
-        if param.iter_size > 1:
-            scale = scale / param.iter_size
-        wanted = self.updates(numbers, scale, guard)
+        return scale / param.iter_size if param.iter_size > 1 else scale, guard
+
+    def _pieces(self, updates: Sequence[Update]) -> list[Piece]:
+        """Return the arrays of the updates of all parameters that change."""
+        net = self.net
         pieces = []
-        for index, update in zip(self.moved(), wanted, strict=True):
+        for index, update in zip(self.moved(), updates, strict=True):
             self.history.nonzero[index] = True
             blob = net.learnable_params[index]
             try:

@@ -5,6 +5,7 @@ import pytest
 from replays import ALL_CALLS
 
 from demitasse import Solver
+from demitasse.backends.cpu import updates
 from demitasse.backends.kernels.language.call_recorder import CallRecording
 from demitasse.core.config import settings
 from demitasse.io.proto import SolverParameter, parse_text
@@ -156,6 +157,16 @@ def test_gradients_and_values_are_noted_and_made_again(played):
     assert played[0] > 5 * 15  # about twenty calls in each iteration but the first
 
 
+@ALL_CALLS
+def test_an_update_is_replayed_with_other_rates(monkeypatch):
+    computed, apply = [], updates.apply
+    monkeypatch.setattr(updates, "apply", lambda *given: computed.append(apply(*given)))
+
+    trained(PLAIN)  # ten iterations
+
+    assert len(computed) == 3
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -195,14 +206,31 @@ def backward_alone(solver, turn):
     return read_a_gradient(solver, turn)
 
 
+def load_a_history(solver, turn):
+    solver.history.load([array * np.float32(0.5) for array in solver.history.arrays()])
+
+
+def freeze_for_an_iteration(solver, turn):
+    solver.net.params["conv1"][0].lr_mult = turn % 2
+
+
+def write_through_a_view(solver, turn):
+    solver.view = solver.net.params["conv1"][0].data  # stays alive
+    solver.view[...] *= np.float32(0.9)
+
+
 def test_at_once_with_one_thread(monkeypatch, played):
     with settings.override(threads=1):
         check(monkeypatch, played, PLAIN)
 
 
 @pytest.mark.parametrize(
-    "between", [read_a_gradient, write_weights, write_a_gradient, backward_alone]
-)
+    "between",
+    [
+        read_a_gradient, write_weights, write_a_gradient, backward_alone, load_a_history,
+        freeze_for_an_iteration, write_through_a_view,
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("net", ["plain", "residual"])
 def test_what_somebody_does_between_iterations(monkeypatch, played, net, between):
     check(monkeypatch, played, NETS[net], between=between)

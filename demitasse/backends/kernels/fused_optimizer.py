@@ -24,7 +24,7 @@ from demitasse.backends.kernels.language.values import (
     root,
 )
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.updates import FORMULAS, Piece, UpdateFormula
+from demitasse.backends.updates import FORMULAS, Piece, Update, UpdateFormula
 
 ALONE = 1 << 16
 """Elements up to which one thread ends before other threads would start."""
@@ -104,26 +104,43 @@ class FusedOptimizer:
         self._kernel = _kernel(tuning.width)
         self._arguments = Arguments(OptimizerFields.values(parameters=RUNTIME, elements=RUNTIME))
 
-    def __call__(self, pieces: Sequence[Piece]) -> None:
-        """Update float32 arrays by ``KERNEL_FORMULAS``."""
-        numbers = np.zeros((len(pieces), NUMBERS), np.float32)
+    def __call__(self, pieces: Sequence[Piece], numbers: np.ndarray | None = None) -> None:
+        """Update float32 arrays by ``KERNEL_FORMULAS``, with these numbers or those of pieces."""
+        own, forms = coefficients([piece.update for piece in pieces])
         first, rows = 0, []
-        for place, piece in enumerate(pieces):
-            u, history = piece.update, [address(array) for array in piece.history]
-            name, decay, decay_rate = u.kind, "coupled", u.decay
-            if u.kind == "AdamW":
-                name, decay, decay_rate = "Adam", "decoupled", u.rate * u.decay
-            own = float(u.scale), decay_rate, *FORMULAS[name].coefficients(u)
-            numbers[place, : len(own)] = own
+        for piece, form in zip(pieces, forms, strict=True):
+            history = [address(array) for array in piece.history]
             ends = address(piece.data), address(piece.diff), history[0], history[-1]
             count = piece.data.shape[0]
-            rows.append((*ends, first, count, KINDS[name, decay if u.decay else "none"]))
+            rows.append((*ends, first, count, form))
             first += count
         each: dict[str, int | np.ndarray] = {
             "table": np.array(rows, np.int64),
-            "numbers": numbers,
+            "numbers": own if numbers is None else numbers,
             "parameters": len(rows),
             "elements": first,
         }
         threads = self.tuning.threads if first > ALONE else 1
         self._arguments.run(self._kernel, threads, each, needs=pieces)
+
+
+def coefficients(updates: Sequence[Update]) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Return the numbers of each update, and its number of ``KINDS``.
+
+    Shape: (updates, NUMBERS).
+    """
+    known: dict[int, tuple[list[float], int]] = {}
+    for u in updates:
+        if id(u) not in known:
+            known[id(u)] = _coefficients(u)
+    found = [known[id(u)] for u in updates]
+    numbers = np.array([row for row, _ in found], np.float32)
+    return numbers, tuple([form for _, form in found])
+
+
+def _coefficients(u: Update) -> tuple[list[float], int]:
+    name, decay, decay_rate = u.kind, "coupled", u.decay
+    if u.kind == "AdamW":
+        name, decay, decay_rate = "Adam", "decoupled", u.rate * u.decay
+    own = [float(u.scale), decay_rate, *FORMULAS[name].coefficients(u)]
+    return own + [0.0] * (NUMBERS - len(own)), KINDS[name, decay if u.decay else "none"]
