@@ -151,15 +151,13 @@ KERNEL_FORMULAS: Mapping[str, UpdateFormula] = {**FORMULAS, "AdamW": FORMULAS["A
 class Piece(FrozenStruct):
     """One parameter and the arrays of its update. All arrays are one-dimensional, of one length.
 
-    ``history`` is overwritten, ``diff`` becomes what is subtracted from ``data``. ``count`` is the
-    number of elements without padding, where there is some.
+    ``history`` is overwritten, ``diff`` becomes what is subtracted from ``data``.
     """
 
     update: Update
     data: Array
     diff: Array
     history: Sequence[Array]
-    count: int = 0
 
 
 class UpdateKernels(Protocol):

@@ -38,7 +38,6 @@ class UpdateRule:
     decoupled: bool = False  # the weight decay is decoupled from the averages
     trusts: Literal["", "gradient", "step"] = ""
     coasts: bool = False  # momentum still moves a parameter whose ``lr_mult`` is 0
-    zero_stays: bool = False  # with a gradient of 0: padding may be updated
 
     @property
     def histories(self) -> int:
@@ -51,8 +50,8 @@ ADAM = UpdateRule("Adam", FORMULAS["Adam"], averages=("momentum", "momentum2"), 
 RULES = {
     rule.type: rule
     for rule in (
-        UpdateRule("SGD", FORMULAS["SGD"], coasts=True, zero_stays=True),
-        UpdateRule("Nesterov", FORMULAS["Nesterov"], coasts=True, zero_stays=True),
+        UpdateRule("SGD", FORMULAS["SGD"], coasts=True),
+        UpdateRule("Nesterov", FORMULAS["Nesterov"], coasts=True),
         UpdateRule("AdaGrad", FORMULAS["AdaGrad"], takes_momentum=False),
         UpdateRule(
             "RMSProp", FORMULAS["RMSProp"], averages=("rms_decay",), squares="rms_decay",
@@ -61,10 +60,7 @@ RULES = {
         UpdateRule("AdaDelta", FORMULAS["AdaDelta"], averages=("momentum",)),
         ADAM,
         replace(ADAM, type="AdamW", decoupled=True, takes_l1=False),
-        UpdateRule(
-            "LARS", FORMULAS["SGD"], takes_l1=False, trusts="gradient", coasts=True,
-            zero_stays=True,
-        ),
+        UpdateRule("LARS", FORMULAS["SGD"], takes_l1=False, trusts="gradient", coasts=True),
         replace(ADAM, type="LAMB", decoupled=True, takes_l1=False, trusts="step"),
     )
 }  # fmt: skip

@@ -3,6 +3,7 @@
 Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp`` (``ApplyUpdate``).
 """
 
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, PrivateLayout
+from demitasse.backends.arrays import Array
 from demitasse.backends.recording import NotRecorded
 from demitasse.backends.updates import (
     Piece,
@@ -51,7 +52,6 @@ class History:
         shapes: The parameters' shapes.
         memories: The memories of the arrays, in their order.
         nonzero: For each parameter, whether its history may be other than zero.
-        layouts: For each parameter, the private layout of its arrays; None for C order.
     """
 
     def __init__(self, params: Sequence[Blob], kinds: int, dtype: str, device: Device) -> None:
@@ -59,8 +59,6 @@ class History:
         counts = [blob.count for blob in params] * kinds
         self.memories = [SyncedMemory(count, dtype, device, LABEL) for count in counts]
         self.nonzero = [False] * len(params)
-        self.layouts: list[PrivateLayout | None] = [None] * len(params)
-        self._padded: dict[int, list[np.ndarray]] = {}
 
     def __len__(self) -> int:
         """Return the number of arrays, as a solver state counts them."""
@@ -68,10 +66,6 @@ class History:
 
     def to(self, device: Device) -> None:
         """Move to another device; contents are copied at their next use."""
-        if all(memory.device is device for memory in self.memories):
-            return
-        for index in range(len(self.layouts)):
-            self.set_layout(index, None)
         for memory in self.memories:
             memory.to(device)
 
@@ -79,64 +73,18 @@ class History:
         """Return the memories of a parameter's arrays."""
         return self.memories[index :: len(self.shapes)]
 
-    def set_layout(self, index: int, layout: PrivateLayout | None) -> None:
-        """Reorder a parameter's arrays to a private layout; None for C order.
-
-        An update then reads weights and gradients in the layout of the backend. Arrays with
-        padding, which must stay zero, get memory of their own.
-        """
-        before = self.layouts[index]
-        if before is layout:
-            return
-        memory = self.of(index)[0]
-        device, count = memory.device, memory.size
-        ordered = [_in_c_order(part, before, device, count) for part in self.parts(index)]
-        self.layouts[index] = layout
-        self._padded.pop(index, None)
-        if layout is not None and layout.size != count:
-            self._padded[index] = [device.backend.empty_private(layout.size) for _ in ordered]
-        for part, plain in zip(self.parts(index), ordered, strict=True):
-            if layout is None:
-                part[...] = plain
-            else:
-                device.backend.pack(plain, layout, part)
-
-    def parts(self, index: int) -> list[np.ndarray]:
-        """Return a parameter's arrays on the host, in their layout, for writing."""
-        if index in self._padded:
-            return self._padded[index]
-        return [memory.mutable_cpu_data() for memory in self.of(index)]
-
     def arrays(self) -> list[np.ndarray]:
         """Return all arrays on the host, for reading, in their parameters' shapes."""
-        arrays, many = [], len(self.shapes)
-        for place, memory in enumerate(self.memories):
-            kind, index = divmod(place, many)
-            layout, part = self.layouts[index], memory.cpu_data()
-            if layout is not None:
-                part = _in_c_order(self.parts(index)[kind], layout, memory.device, memory.size)
-            arrays.append(part.reshape(self.shapes[index]))
-        return arrays
+        shapes = itertools.cycle(self.shapes)
+        return [memory.cpu_data().reshape(next(shapes)) for memory in self.memories]
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Copy all arrays, in the same order; each has its parameter's number of elements."""
         many = len(self.shapes)
-        self.layouts, self._padded = [None] * many, {}
         with np.errstate(over="ignore", invalid="ignore"):  # double to float, as in C
             for memory, array in zip(self.memories, arrays, strict=True):
                 memory.mutable_cpu_data()[...] = array.reshape(-1)
         self.nonzero = [any(array.any() for array in arrays[i::many]) for i in range(many)]
-
-
-def _in_c_order(
-    part: np.ndarray, layout: PrivateLayout | None, device: Device, count: int
-) -> np.ndarray:
-    """Return a copy in C order. Shape: (count,)."""
-    if layout is None:
-        return part.copy()
-    plain = device.backend.empty_host(count, part.dtype.name)
-    device.backend.unpack(part, layout, plain)
-    return plain
 
 
 class RepeatedUpdate(NamedTuple):
@@ -222,12 +170,11 @@ class Updater:
         if updates is not self._written:
             self._write(kernels.coefficients(updates))
             self._written = updates
-        repeated = self._repeated
-        if repeated is None:
+        if self._repeated is None:
             kernels.apply(self._pieces(updates))
         else:
-            values = repeated.coefficients
-            repeated.replay.run(lambda: kernels.apply(self._pieces(updates), values))
+            _, values, replay = self._repeated
+            replay.run(lambda: kernels.apply(self._pieces(updates), values))
 
     def _write(self, found: tuple[Array, Hashable] | None) -> None:
         """Write the coefficients of an iteration where a replay of its update reads them."""
@@ -330,16 +277,9 @@ class Updater:
 
     def _piece(self, update: Update, index: int, blob: Blob) -> Piece:
         """Return the arrays of a parameter's update: values, gradient and history."""
-        data, diff = blob.data_memory, blob.diff_memory
-        layout = _common_layout(blob, padded=self.rule.zero_stays)
-        self.history.set_layout(index, layout)
-        if layout is not None:
-            own: Sequence[Array] = self.history.parts(index)
-            arrays = data.mutable_private_data(layout), diff.mutable_private_data(layout)
-        else:
-            arrays = _flat(data.mutable_gpu_data(), blob), _flat(diff.mutable_gpu_data(), blob)
-            own = [memory.mutable_gpu_data() for memory in self.history.of(index)]
-        return Piece(update, *arrays, own, blob.count)
+        data, diff = blob.data_memory.mutable_gpu_data(), blob.diff_memory.mutable_gpu_data()
+        history = [memory.mutable_gpu_data() for memory in self.history.of(index)]
+        return Piece(update, _flat(data, blob), _flat(diff, blob), history)
 
     def _unscale(
         self, loss_scale: SyncedMemory, param: SolverParameter, guard: Array | None
@@ -386,14 +326,3 @@ class Updater:
 
 def _flat(array: Array, blob: Blob) -> Array:
     return array if array.shape[0] == blob.count else array[: blob.count]
-
-
-def _common_layout(blob: Blob, *, padded: bool) -> PrivateLayout | None:
-    """Return the private layout that a weight and its gradient share; None for C order.
-
-    With ``padded`` the layout may have padding.
-    """
-    layout = blob.diff_memory.layout
-    if layout is None or layout is not blob.data_memory.layout:
-        return None
-    return layout if padded or layout.size == blob.count else None

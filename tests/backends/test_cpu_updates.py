@@ -120,13 +120,3 @@ def test_what_is_rare_is_numpys(changes, dtype, kernels):
     u, given = update("SGD", **changes), [arrays("SGD", 100, dtype)]
 
     assert same_bits(run(kernels, u, given), run(numpy_updates, u, given))
-
-
-def test_padding_is_left_out(kernels):
-    u, (w, g, h) = update("SGD"), arrays("SGD", 128)
-    padded = Piece(u, w.copy(), g.copy(), [h.copy()], count=90)
-
-    with Device("cpu").backend.enter():
-        kernels.apply([padded])
-
-    assert same_bits([[padded.data]], [run(numpy_updates, u, [[w, g, h]])[0][:1]])

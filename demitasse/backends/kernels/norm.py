@@ -177,13 +177,13 @@ class Normalization(PlaneKernel):
         self.shares = aligned(SHARES)
         statistics = partial(_statistics_kernel, averages=averages)
         measure = () if stored else (_planes_kernel, statistics)
-        given = [RUNTIME] * averages + [None] * (MEANS + 1 - averages)
+        means = RUNTIME if averages else None
         super().__init__(
             "norm", images, tuning, ForwardFields if stored else BatchFields,
             *measure, partial(_kernel, relu=relu),
             eps=eps, bands=True, mean=self.mean, variance=self.variance, inverse=self.inverse,
-            shares=self.shares,
-            **dict(zip(("mean_average", "variance_average", "weight"), given, strict=True)),
+            mean_average=means, variance_average=means,
+            weight=RUNTIME if averages > MEANS else None, shares=self.shares,
         )  # fmt: skip
 
 

@@ -33,12 +33,7 @@ from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.epilogue import Epilogue, Norm, stored_statistics
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
-from demitasse.backends.kernels.norm import (
-    MEANS,
-    Normalization,
-    NormalizationGradient,
-    PlaneNorm,
-)
+from demitasse.backends.kernels.norm import MEANS, Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.planes import takes
 from demitasse.backends.step import Operands, decline_if
 
