@@ -91,12 +91,14 @@ class RepeatedUpdate(NamedTuple):
     """An update that is replayed with the coefficients of other iterations.
 
     Attributes:
-        key: The parameters, and what is computed for each.
+        moved: Indices of the parameters.
+        forms: What is computed for each.
         coefficients: Those of the present iteration, which a replay reads.
         replay: The replay.
     """
 
-    key: Hashable
+    moved: tuple[int, ...]
+    forms: Hashable
     coefficients: Array
     replay: Replay
 
@@ -173,7 +175,11 @@ class Updater:
         if self._repeated is None:
             kernels.apply(self._pieces(updates))
         else:
-            _, values, replay = self._repeated
+            moved, _, values, replay = self._repeated
+            for index in moved:
+                gradient = self.net.learnable_params[index].diff_memory
+                if gradient.cleared:
+                    gradient.mutable_gpu_data()  # writes zeros, which is no call of a replay
             replay.run(lambda: kernels.apply(self._pieces(updates), values))
 
     def _write(self, found: tuple[Array, Hashable] | None) -> None:
@@ -182,13 +188,12 @@ class Updater:
         if found is None or recorder is None:
             self._repeated = None
             return
-        coefficients, forms = found
-        key = self.moved(), forms
-        if self._repeated is not None and self._repeated.key == key:
+        (coefficients, forms), moved = found, self.moved()
+        if self._repeated is not None and self._repeated[:2] == (moved, forms):
             self._repeated.coefficients[...] = coefficients
         else:
             replay = Replay((), recorder, self._memories)
-            self._repeated = RepeatedUpdate(key, coefficients, replay)
+            self._repeated = RepeatedUpdate(moved, forms, coefficients, replay)
 
     def _memories(self) -> list[SyncedMemory]:
         """Return the memories of the parameters, their gradients and the history."""

@@ -82,6 +82,15 @@ layer { name: "conv5" type: "Deconvolution" bottom: "conv4" top: "ip1" convoluti
   num_output: 16 kernel_size: 3 stride: 2 weight_filler { type: "xavier" } } }
 """
 
+ASIDE = (
+    PLAIN
+    + """
+layer { name: "aside" type: "InnerProduct" bottom: "pool1" top: "aside"
+  inner_product_param { num_output: 7 weight_filler { type: "xavier" } } }
+layer { name: "silence" type: "Silence" bottom: "aside" }
+"""
+)
+
 LOSS = """
 layer { name: "ip2" type: "InnerProduct" bottom: "ip1" top: "ip2"
   inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
@@ -90,7 +99,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: 
 
 NETS = {
     "plain": PLAIN, "drops": DROPS, "residual": RESIDUAL, "shared": SHARED, "tiles": TILES,
-    "strides": STRIDES,
+    "strides": STRIDES, "aside": ASIDE,
 }  # fmt: skip
 
 SOLVER = 'base_lr: 0.05 lr_policy: "inv" gamma: 0.1 power: 0.75 momentum: 0.9 weight_decay: 0.001 '
