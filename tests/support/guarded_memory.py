@@ -192,7 +192,7 @@ def guarded_calls(monkeypatch, side, *, poisons=True):
             checked_run(self, kernels, threads, each, needs)  # raises
         run_guarded(self, kernels, threads, each, side, poisons=poisons)
 
-    def guarded_update(self, pieces):
+    def guarded_update(self, pieces, *numbers):
         copies = GuardedCopies([a for p in pieces for a in (p.data, p.diff, *p.history)], side)
         view = copies.view
         update(
@@ -201,6 +201,7 @@ def guarded_calls(monkeypatch, side, *, poisons=True):
                 Piece(p.update, view(p.data), view(p.diff), [view(one) for one in p.history])
                 for p in pieces
             ],
+            *numbers,
         )
         copies.write_back()
 
