@@ -67,7 +67,8 @@ class History:
     def to(self, device: Device) -> None:
         """Move to another device; contents are copied at their next use."""
         for memory in self.memories:
-            memory.to(device)
+            if memory.device is not device:
+                memory.to(device)
 
     def of(self, index: int) -> list[SyncedMemory]:
         """Return the memories of a parameter's arrays."""
@@ -118,7 +119,6 @@ class Updater:
         self._long_axes = [sum(n > 1 for n in blob.shape) for blob in net.learnable_params]
         self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
         self._known: tuple[tuple[object, ...], list[Update]] | None = None
-        self._written: Sequence[Update] | None = None
         self._repeated: RepeatedUpdate | None = None
         self.loss_scale: SyncedMemory | None = None
         if net.storage == "half":
@@ -169,31 +169,21 @@ class Updater:
 
     def _replay(self, kernels: RecordedUpdateKernels, updates: Sequence[Update]) -> None:
         """Make an update, if possible by a replay of an earlier one with these coefficients."""
-        if updates is not self._written:
-            self._write(kernels.coefficients(updates))
-            self._written = updates
-        if self._repeated is None:
-            kernels.apply(self._pieces(updates))
-        else:
-            moved, _, values, replay = self._repeated
-            for index in moved:
-                gradient = self.net.learnable_params[index].diff_memory
-                if gradient.cleared:
-                    gradient.mutable_gpu_data()  # writes zeros, which is no call of a replay
-            replay.run(lambda: kernels.apply(self._pieces(updates), values))
-
-    def _write(self, found: tuple[Array, Hashable] | None) -> None:
-        """Write the coefficients of an iteration where a replay of its update reads them."""
-        recorder = self.net.device.backend.recorder
+        found, recorder = kernels.coefficients(updates), self.net.device.backend.recorder
         if found is None or recorder is None:
-            self._repeated = None
+            kernels.apply(self._pieces(updates))
             return
         (coefficients, forms), moved = found, self.moved()
-        if self._repeated is not None and self._repeated[:2] == (moved, forms):
-            self._repeated.coefficients[...] = coefficients
-        else:
+        if self._repeated is None or self._repeated[:2] != (moved, forms):
             replay = Replay((), recorder, self._memories)
             self._repeated = RepeatedUpdate(moved, forms, coefficients, replay)
+        repeated = self._repeated
+        repeated.coefficients[...] = coefficients
+        for index in moved:
+            gradient = self.net.learnable_params[index].diff_memory
+            if gradient.cleared:
+                gradient.mutable_gpu_data()  # writes zeros, which is no call of a replay
+        repeated.replay.run(lambda: kernels.apply(self._pieces(updates), repeated.coefficients))
 
     def _memories(self) -> list[SyncedMemory]:
         """Return the memories of the parameters, their gradients and the history."""
