@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -161,6 +161,9 @@ class BlobArg(Argument):
         return type(self)(self.blob, layout, diff=self.diff)
 
 
+A = TypeVar("A", bound=BlobArg)
+
+
 class _Contents(BlobArg):
     """The contents of a blob, in whatever layout, as the source of a copy."""
 
@@ -211,11 +214,6 @@ class PreferredArg(InputArg):
         return LayoutUse("preferred", self.blob, self.layout)
 
 
-def parameters(blobs: Iterable[Operand]) -> list[InputArg]:
-    """Return arguments for parameters in C order."""
-    return [InputArg(blob, plain((blob.count,))) for blob in blobs]
-
-
 class ParamArg(InputArg):
     """A parameter that is read, stored in this layout alone if possible."""
 
@@ -254,6 +252,11 @@ class StateArg(OutputArg):
 
     def array(self) -> np.ndarray:
         return self.memory.mutable_cpu_data()
+
+
+def parameters(blobs: Iterable[Operand], kind: type[A]) -> list[A]:
+    """Return arguments of a kind for parameters in C order."""
+    return [kind(blob, plain((blob.count,))) for blob in blobs]
 
 
 class GradArg(OutputArg):

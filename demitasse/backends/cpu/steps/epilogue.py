@@ -235,7 +235,8 @@ def derived(
     *first: Source, kept: bool = False,
 ) -> DerivedArg:  # fmt: skip
     """Return an argument made from the ``first`` arrays and the parameters of links."""
-    sources = [*first, *parameters(blob for _, at in links for blob in at.params)]
+    given = [blob for _, at in links for blob in at.params]
+    sources = [*first, *parameters(given, InputArg)]
     recorded = partial(call_recorder.call, make)
     return DerivedArg(engine, layouts.plain(shape), recorded, *sources, kept=kept)
 

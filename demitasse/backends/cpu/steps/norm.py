@@ -92,7 +92,7 @@ class NormStep(CpuStep[Norm]):
         scales = [own for one, own in parts.links if isinstance(one, ops.Scale)]
         self.norm, self.scale = norms[0] if norms else None, scales[0] if scales else None
         params = self.norm[1].params if self.norm is not None and parts.uses_batch_stats else ()
-        self.averages = [StateArg(blob, layouts.plain((blob.count,))) for blob in params]
+        self.averages = parameters(params, StateArg)
         self.in_place = at.top[0] is at.bottom[0]
         self.statistics: Derived | None = None
 
@@ -115,7 +115,7 @@ class NormStep(CpuStep[Norm]):
         self.forward_calls.append(KernelCall(engine, self.kernel, *arguments))
         if self.norm is not None and self.kernel.stored:
             take = partial(call_recorder.call, self._take_statistics)
-            self.statistics = Derived(take, *parameters(self.norm[1].params))
+            self.statistics = Derived(take, *parameters(self.norm[1].params, InputArg))
 
     def _kernel(self, layout: Layout) -> Normalization:
         """Return the kernel, with the numbers of a Scale alone."""
