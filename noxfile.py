@@ -32,6 +32,8 @@ SYSTEMS = (
 )  # fmt: skip
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 BACKENDS = ["numpy", "readonly", "strict:device1", "cpu"]
+WITH_PAIRS = ("-m", "not slow and not exhaustive")
+"""Options of pytest: all pairs of values in tests of kernels, too."""
 
 
 def install(session: nox.Session, *groups: str, extras: str = "all") -> None:
@@ -104,6 +106,13 @@ def tests(session: nox.Session, backend: str) -> None:
     pytest(session, "-m", chosen, f"--backends={backend}")
     record = () if backend == "readonly" else (_record(backend),)
     session.run("python", "-m", "demitasse.testing.conformance", f"--device={backend}", *record)
+
+
+@nox.session
+def pairs(session: nox.Session) -> None:
+    """Run the cases of kernels in which two values meet (minutes; after a change of a kernel)."""
+    install(session, "test")
+    pytest(session, "-m", "pairs and not slow", OMP_NUM_THREADS="1")
 
 
 @nox.session
@@ -411,6 +420,7 @@ def aarch64(session: nox.Session) -> None:
         environment["DEMITASSE_REFERENCE_DATA"] = str(REFERENCE_DATA)
     command = (
         str(python), "-m", "pytest", "-n", str(os.cpu_count()), "--backends=cpu",
+        *WITH_PAIRS,
         "-k", "not host and not cuda",  # the simulated GPU needs a C++ compiler for aarch64
     )  # fmt: skip
     if not parts and any(not one.startswith("-") for one in arguments):  # other tests
@@ -428,7 +438,8 @@ def aarch64(session: nox.Session) -> None:
             environment["KERNEL_DIGESTS"] = str(results / "digests")
             install(session, "test")
             bits = "tests/backends/kernels/test_equal_bits.py"
-            session.run("pytest", "-q", bits, env={**environment, "KERNEL_TEST_WIDTHS": "4,8,16"})
+            wide = {**environment, "KERNEL_TEST_WIDTHS": "4,8,16"}
+            session.run("pytest", "-q", bits, *WITH_PAIRS, env=wide)
         environment["KEPT_RESULTS"] = f"{results / part}.jsonl"
         environment["PYTHONPATH"] = "tests/support"
         try:
@@ -469,7 +480,8 @@ def targets(session: nox.Session) -> None:
     """Compile and link all kernels for Windows and macOS, on x86-64 and aarch64 (ten minutes)."""
     install(session, "test")
     for architecture, widths in (("aarch64", "4"), ("x86_64", "8,16")):
-        pytest(session, "tests/backends/kernels", f"--targets={architecture}", "-n0",
+        pytest(session, "tests/backends/kernels", *WITH_PAIRS, "-n0",
+               f"--targets={architecture}",
                "--deselect=tests/backends/kernels/test_compiler.py",
                KERNEL_TEST_WIDTHS=widths)  # fmt: skip
 
@@ -479,7 +491,7 @@ def guard(session: nox.Session) -> None:
     """Run all kernels on memory against inaccessible pages, at every width of vectors."""
     install(session, "test")
     for side in ("behind", "before"):
-        pytest(session, "tests/backends/kernels", f"--guard={side}")
+        pytest(session, "tests/backends/kernels", *WITH_PAIRS, f"--guard={side}")
 
 
 @nox.session

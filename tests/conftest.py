@@ -97,11 +97,12 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def _left_out(config: pytest.Config) -> str:
     """Say which tests the expression of ``-m`` leaves out, and where they run."""
-    if "not exhaustive" not in config.option.markexpr:
+    if "not pairs" not in config.option.markexpr:
         return ""
     return (
-        "cases: a few in which all values of parameters meet in pairs, and on readonly and strict "
-        "one of each test. The others: nox -s exhaustive"
+        "cases: a few in which all values of parameters meet in pairs, in tests/backends in which "
+        "all values appear, and on readonly and strict one of each test. The others: nox -s pairs "
+        "and nox -s exhaustive"
     )
 
 

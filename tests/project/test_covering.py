@@ -12,8 +12,8 @@ SIZES, ORDERS, PHASES = (1, 2, 3), ("C", "F"), ("TRAIN", "TEST")
 class Case:
     """A case as pytest collects it, with what is looked at."""
 
-    def __init__(self, params, given=(), marks=()):
-        self.nodeid = f"test_x.py::test_x[{params}]"
+    def __init__(self, params, given=(), marks=(), folder="tests/net"):
+        self.nodeid = f"{folder}/test_x.py::test_x[{params}]"
         self.callspec = SimpleNamespace(params=params)
         self.given, self.marks = given, set(marks)
 
@@ -29,13 +29,13 @@ class Case:
 
     @property
     def is_kept(self):
-        return "exhaustive" not in self.marks
+        return not {"exhaustive", "pairs"} & self.marks
 
 
-def cases(*devices, marks=()):
+def cases(*devices, marks=(), **where):
     """All combinations of three parameters, on each device."""
     return [
-        Case({"backend": device, "size": size, "order": order, "phase": phase}, marks=marks)
+        Case({"backend": device, "size": size, "order": order, "phase": phase}, (), marks, **where)
         for device, size, order, phase in product(devices, SIZES, ORDERS, PHASES)
     ]
 
@@ -52,6 +52,30 @@ def test_every_two_values_meet_on_every_device():
     kept = [case for case in both if case.is_kept]
     assert pairs(kept) == pairs(both)
     assert len(kept) < len(both)
+
+
+def test_every_value_is_in_a_case_of_a_kernel_and_the_others_are_marked_for_pairs():
+    both = cases("numpy", "cpu", "readonly", folder="tests/backends/kernels")
+
+    mark(both)
+
+    every_run = [case for case in both if case.is_kept]
+    for device in ("numpy", "cpu"):
+        own = [
+            case.callspec.params for case in every_run if case.callspec.params["backend"] == device
+        ]
+        assert {value for one in own for value in one.values()} == {
+            device,
+            *SIZES,
+            *ORDERS,
+            *PHASES,
+        }
+        assert len(own) == len(SIZES)
+    assert len(every_run) == 2 * len(SIZES) + 1
+    known = [case for case in both if "exhaustive" not in case.marks]
+    hosts = [case for case in both if case.callspec.params["backend"] != "readonly"]
+    assert pairs(known) >= pairs(hosts)
+    assert len(every_run) < len(known) < len(both)
 
 
 def test_cases_that_show_most_are_taken():

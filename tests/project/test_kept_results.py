@@ -30,8 +30,10 @@ def run(tmp_path):
 
     def call(*options, **given):
         outer = {name: one for name, one in os.environ.items() if not name.startswith("PYTEST_")}
-        env = {**outer, "PYTHONPATH": str(SUPPORT), "KEPT_RESULTS": str(kept), **given}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "kept_results", *options]
+        env = {**outer, "PYTHONPATH": str(SUPPORT), "KEPT_RESULTS": str(kept),
+               "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **given}  # fmt: skip
+        plugins = "-p", "xdist.plugin", "-p", "kept_results"  # others take seconds to import
+        command = [sys.executable, "-m", "pytest", "-q", *plugins, *options]
         done = subprocess.run(
             command, check=False, cwd=tmp_path, env=env, capture_output=True, text=True
         )

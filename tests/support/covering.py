@@ -1,10 +1,12 @@
-"""Which cases of a test run in every run of the suite, and which in ``nox -s exhaustive`` alone.
+"""Choice of the cases of a test that run in every run of the suite, and in sessions of nox.
 
 A test with many parameters has a case for each combination of their values. Most of what can go
 wrong shows in one value, or in two that meet, so a run of the suite takes a few cases in which all
-values that can meet on a device do: always the one in which most meet for the first time. Devices
-that run portable code alone differ from numpy in how they look at it, not in what is computed:
-there a test runs once, unless it is marked ``everywhere``.
+values that can meet on a device do: always the one in which most meet for the first time. Tests of
+kernels, which compile code for each case, take cases in which all values appear; the further cases
+of pairs run in ``nox -s pairs``. Devices that run portable code alone differ from numpy in how they
+look at it, not in what is computed: there a test runs once, unless it is marked ``everywhere``. All
+other cases run in ``nox -s exhaustive``.
 """
 
 from collections import defaultdict
@@ -17,6 +19,9 @@ import pytest
 PORTABLE = ("readonly", "strict:device1")
 """Devices without Steps: what layers run together, or by other code, does not concern them."""
 
+COMPILED = "tests/backends/"
+"""Folder of the tests that compile kernels."""
+
 Values = tuple[tuple[str, int], ...]
 """What parameters hold that get their values together, by their names."""
 
@@ -25,7 +30,7 @@ Shown = tuple[object, tuple[Values, ...]]
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Mark the cases that show nothing new as ``exhaustive``."""
+    """Mark the cases that only ``nox -s pairs`` and ``nox -s exhaustive`` run."""
     tests: defaultdict[str, list[tuple[pytest.Item, set[Shown]]]] = defaultdict(list)
     for item in items:
         callspec = getattr(item, "callspec", None)
@@ -33,9 +38,19 @@ def mark(items: Iterable[pytest.Item]) -> None:
             continue  # what does not run shows nothing
         shown = set(_shown(item, dict(callspec.params)))
         tests[item.nodeid.partition("[")[0]].append((item, shown))
-    for cases in tests.values():
-        for number in _spared([shown for _, shown in cases]):
+    for name, cases in tests.items():
+        spared = set(_spared([shown for _, shown in cases]))
+        for number in spared:
             cases[number][0].add_marker(pytest.mark.exhaustive)
+        if name.startswith(COMPILED):
+            kept = [case for number, case in enumerate(cases) if number not in spared]
+            for number in _spared([_singly(shown) for _, shown in kept]):
+                kept[number][0].add_marker(pytest.mark.pairs)
+
+
+def _singly(pairs: Iterable[Shown]) -> set[Shown]:
+    """Return the values that meet, each by itself."""
+    return {(device, (values,)) for device, met in pairs for values in met or [()]}
 
 
 def _spared(cases: list[set[Shown]]) -> Iterator[int]:

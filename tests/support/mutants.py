@@ -32,7 +32,7 @@ TESTS = "tests/backends/test_steps_equal_portable.py"
 PLACES = {"numpy": NUMPY, "cpu": CPU, "host": CUPY}
 """Where the rows run, and what is broken there."""
 
-OPTIONS = ("-q", "-n0", "-p", "no:cacheprovider")
+OPTIONS = ("-q", "-n0", "-p", "no:cacheprovider", "-m", "not slow and not exhaustive")
 
 KINDS = ("declines", "forward", "backward")
 

@@ -64,8 +64,9 @@ TYPES = ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW", "
 WITHOUT_MOMENTUM = {"AdaGrad", "RMSProp"}
 
 
-@pytest.fixture(params=UNIT)
+@pytest.fixture(params=["half", pytest.param("bfloat16", marks=pytest.mark.exhaustive)])
 def kind(request):
+    """The storage; float16 has a loss scale besides, which bfloat16 does not need."""
     return request.param
 
 
@@ -98,6 +99,7 @@ def expect_same(one, other):
 # -- gradients ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", UNIT)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_a_layer_are_off_by_the_rounding_of_what_is_stored(name, kind):
     device, rng = cuda_at("cuda:0"), np.random.default_rng(3)
@@ -195,6 +197,7 @@ def test_gradients_of_blobs_have_16_bits_and_those_of_weights_32(make, kind):
     assert (net.dtype, net.storage) == ("float32", kind)
 
 
+@pytest.mark.parametrize("kind", UNIT)
 @pytest.mark.parametrize("net", [NET, PORTABLE], ids=["kernels", "portable"])
 def test_gradients_of_a_net_are_near_those_of_float32(make, kind, net):
     plain, narrow = make("float", net=net), make(kind, net=net)
@@ -262,6 +265,7 @@ def test_batches_of_an_update_and_clipping(make, kind, fields):
         np.testing.assert_allclose(b.cpu_data(), a.cpu_data(), atol=16 * UNIT[kind] * moved)
 
 
+@pytest.mark.parametrize("kind", UNIT)
 def test_loss_falls_as_in_float32(make, kind):
     losses = []
     for storage in ("float", kind):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from needs import needs
@@ -28,21 +29,22 @@ def run(program, patience=1000, **more):
     return ended.returncode, ended.stderr
 
 
-@needs("signals")
-@pytest.mark.parametrize(
-    "stand",
-    [
-        "ctypes.PyDLL(None).pause()",  # which keeps the interpreter
-        "os.kill(os.getpid(), signal.SIGSTOP)",
+STANDING = {
+    "in a library": "ctypes.PyDLL(None).pause()",  # which keeps the interpreter
+    "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "behind its end":
         "c = ctypes.CDLL(None); c.__cxa_atexit(ctypes.cast(c.pause, ctypes.c_void_p), None, None)",
-    ],
-    ids=["in a library", "stopped", "behind its end"],
-)
-def test_a_process_that_stands_is_told_of_and_killed(stand):
-    code, said = run(f"dog.arm(0.1, 'it did not come; do this')\n{stand}")
+}  # fmt: skip
 
-    assert code == -signal.SIGKILL
-    assert said == "error: process 7: it did not come; do this\n"
+
+@needs("signals")
+def test_a_process_that_stands_is_told_of_and_killed():
+    programs = [f"dog.arm(0.1, 'it did not come; do this')\n{stand}" for stand in STANDING.values()]
+    with ThreadPoolExecutor(len(programs)) as pool:  # all wait at the same time
+        ended = dict(zip(STANDING, pool.map(run, programs), strict=True))
+
+    killed = -signal.SIGKILL, "error: process 7: it did not come; do this\n"
+    assert ended == dict.fromkeys(STANDING, killed)
 
 
 @needs("signals")
