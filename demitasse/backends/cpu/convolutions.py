@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import (
     Argument,
@@ -533,18 +532,21 @@ class TransposedKernels(ConvKernels):
         return self._gradient(kernel, replace(operands, dy=dy))
 
 
-def _flipped(filters: np.ndarray, banding: DirectSchedule, *, back: bool = False) -> np.ndarray:
-    """Return filters (M, C, *kernel) as (C, M, *kernel), turned round; or ``back``."""
-    axes = (banding.y[1], banding.x[1]) if back else (banding.x[1], banding.y[1])
-    by_filter = filters.reshape(*axes, *banding.op.kernel)
+def _turned_places(banding: DirectSchedule) -> np.ndarray:
+    """Return the index of each weight of the transposed convolution, in C order.
+
+    Its filters (C, M, *kernel) are those (M, C, *kernel) of the convolution, turned round.
+    """
+    places = np.arange(banding.y[1] * banding.taps)
+    by_filter = places.reshape(banding.x[1], banding.y[1], *banding.op.kernel)
     return by_filter[:, :, ::-1, ::-1].swapaxes(0, 1)
 
 
 class TransposedConvolution(DirectConvolution):
     """The gradient of the input."""
 
-    def update(self, weights: np.ndarray) -> None:
-        super().update(np.ascontiguousarray(_flipped(weights, self.schedule)).reshape(-1))
+    def __init__(self, schedule: DirectSchedule, y: Images, then: Rectifier) -> None:
+        super().__init__(schedule, y, then, places=_turned_places(schedule))
 
 
 class TransposedGradient:
@@ -552,24 +554,16 @@ class TransposedGradient:
 
     def __init__(self, banding: DirectSchedule, images: Images) -> None:
         self._banding = banding
-        self._kernel = DirectGradient(banding, images, bias=False)
-        self._flipped = aligned(banding.y[1] * banding.taps)
-        self.scratch_size = self._kernel.scratch_size
-        self.nbytes = self._kernel.nbytes + self._flipped.nbytes
+        self._kernel = DirectGradient(banding, images, bias=False, places=_turned_places(banding))
+        self.scratch_size, self.nbytes = self._kernel.scratch_size, self._kernel.nbytes
 
     def __call__(
         self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
         scratch: np.ndarray,
     ) -> None:  # fmt: skip
-        self._kernel(dy, source, self._flipped, None, scratch)
-        call_recorder.call(self._write, weight)
+        self._kernel(dy, source, weight, None, scratch)
         if bias is not None:
             call_recorder.call(self._sum, dy, bias)
-
-    def _write(self, weight: np.ndarray) -> None:
-        """Write the gradient of the filters."""
-        filters = _flipped(self._flipped, self._banding, back=True)
-        weight[: filters.size].reshape(filters.shape)[...] = filters
 
     def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:
         """Write the gradient of the bias."""

@@ -17,8 +17,8 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
+from demitasse.backends.kernels.filter_packing import OrderedFilters, part_sums
 from demitasse.backends.kernels.images import Images, OutputFields, first_channels, need_layout
-from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output
 from demitasse.backends.kernels.language.target import is_x86
@@ -123,6 +123,11 @@ class DepthwiseSchedule(WindowSchedule):
         """Output channels of the groups of each vector of channels."""
         each = self.group.outputs
         return np.add.outer(np.multiply(self.vectors, each), np.arange(self.width * each))
+
+    @property
+    def weights(self) -> int:
+        """Number of weights."""
+        return self.y[1] * self.group.members * math.prod(self.op.kernel)
 
     @property
     def code(self) -> str:
@@ -328,35 +333,26 @@ def _add_taps(
             sums[pixel] = fma(number, taps[tap], sums[pixel])
 
 
-class DepthwiseFilters:
-    """Filters of groups, whose outputs are a vector's lanes, or whose inputs are for gradients.
+def filter_order(strips: DepthwiseSchedule, *, gradients: bool = False) -> np.ndarray:
+    """Return the index of each weight in C order; those that fill a vector up have any index.
 
-    Attributes:
-        order: The place of each weight in C order.
-            Shape: (vectors, rows of taps, members, taps of a row, width).
-        filters: The filters of each vector in the same shape.
-        nbytes: Bytes of the filters.
+    The outputs of groups are a vector's lanes, or else their inputs for ``gradients``.
+
+    Shape: (vectors, rows of taps, members, taps of a row, width).
     """
-
-    def __init__(self, strips: DepthwiseSchedule, *, gradients: bool = False) -> None:
-        group, kernel, channels = strips.group, strips.op.kernel, strips.outputs
-        order = np.arange(strips.channels * group.size * math.prod(kernel))
-        order = order.reshape(-1, group.size, group.members, *kernel)
-        if gradients:
-            order = order.swapaxes(1, 2)
-            channels = np.add.outer(strips.vectors, np.arange(strips.width))
-        each = group.size if gradients else group.members
-        by_channel, channels = order.reshape(-1, each, *kernel), channels.reshape(-1, strips.width)
-        self.order = by_channel[channels].transpose(0, 3, 2, 4, 1).copy()
-        self.filters = aligned(self.order.size).reshape(self.order.shape)
-        self.nbytes = self.filters.nbytes
-
-    def update(self, weights: np.ndarray) -> None:
-        """Copy new weights, given in C order; channels that fill a vector up have any weights."""
-        np.take(weights, self.order, out=self.filters, mode="clip")
+    group, kernel, channels = strips.group, strips.op.kernel, strips.outputs
+    order = np.arange(strips.channels * group.size * math.prod(kernel))
+    order = order.reshape(-1, group.size, group.members, *kernel)
+    if gradients:
+        order = order.swapaxes(1, 2)
+        channels = np.add.outer(strips.vectors, np.arange(strips.width))
+    each = group.size if gradients else group.members
+    by_channel, channels = order.reshape(-1, each, *kernel), channels.reshape(-1, strips.width)
+    ordered: np.ndarray = by_channel[channels].transpose(0, 3, 2, 4, 1)
+    return ordered.clip(max=strips.weights - 1)
 
 
-class DepthwiseOperands(DepthwiseFilters):
+class DepthwiseOperands(OrderedFilters):
     """Operands of a depthwise convolution.
 
     Attributes:
@@ -369,7 +365,7 @@ class DepthwiseOperands(DepthwiseFilters):
     def __init__(self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier) -> None:
         channels = strips.channels
         need_layout(x.fits(channels) and y.fits(channels), x, y)
-        super().__init__(strips)
+        super().__init__(filter_order(strips), strips.tuning)
         self.rectifier = then.numbers(channels * strips.group.outputs)
         self.values = DepthwiseFields.values(
             **window_values(strips.op, x, y, strips.tiles),
@@ -385,6 +381,8 @@ class DepthwiseConvolution(WindowConvolution):
 
     ``filters``, ``nbytes`` and ``update`` are those of the operands.
     """
+
+    recorded = DepthwiseOperands.recorded
 
     def __init__(
         self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier = NOTHING
@@ -617,7 +615,7 @@ def _add_reached(
             k.store(k.load(sums + at) + total, sums + at)
 
 
-class DepthwiseGradients(DepthwiseFilters):
+class DepthwiseGradients(OrderedFilters):
     """The gradients of a depthwise convolution.
 
     Args:
@@ -652,8 +650,9 @@ class DepthwiseGradients(DepthwiseFilters):
             weights, bias, offset,
         )  # fmt: skip
         parts = max(1, min(PART_CHANNELS // channels, n * height // PART_ROWS))
-        super().__init__(strips, gradients=True)
-        vectors = len(self.order)
+        order = filter_order(strips, gradients=True)
+        super().__init__(order, strips.tuning)
+        vectors = len(order)
         self.sums = aligned(parts * vectors * shape.sums * width)
         self.sums = self.sums.reshape(parts, vectors, shape.sums, width)
         self._offsets = aligned(channels)
@@ -666,6 +665,13 @@ class DepthwiseGradients(DepthwiseFilters):
             parts=parts,
         )  # fmt: skip
         self._arguments = Arguments(values)
+        places = np.arange(self.sums[0].size).reshape(self.sums.shape[1:])
+        own, biases = slice(strips.x[1]), strips.group.outputs  # other lanes fill the vector up
+        by_tap, by_output = places[:, :-biases, own], places[:, -biases:].reshape(vectors, -1)
+        self._add_weights = part_sums(self.sums, order[..., own], by_tap, strips.tuning)
+        outputs = strips.outputs[:, : strips.y[1]]
+        by_output = by_output[:, : outputs.shape[1]]
+        self._add_bias = part_sums(self.sums, outputs, by_output, strips.tuning)
 
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Copy new offsets of the channels of the input's gradient, (C,); the first are zeros."""
@@ -680,14 +686,6 @@ class DepthwiseGradients(DepthwiseFilters):
         each = {"x.at": source, "y.at": dy, "dx.at": self.sums if dx is None else dx}
         self._arguments.run(self._kernel, self.strips.tuning.threads, each)
         if weight is not None:
-            call_recorder.call(self._unpack, weight, bias)
-
-    def _unpack(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
-        lanes = slice(self.strips.x[1])  # others fill the vector up
-        sums, order = self.sums.sum(axis=0), self.order[..., lanes]
-        biases = self.strips.group.outputs
-        # a channel that is in two vectors has the same sums in both
-        weight[order] = sums[:, :-biases, lanes].reshape(order.shape)
+            self._add_weights(self.sums, weight)
         if bias is not None:
-            channels = self.strips.outputs[:, : self.strips.y[1]]
-            bias[channels] = sums[:, -biases:].reshape(len(sums), -1)[:, : channels.shape[1]]
+            self._add_bias(self.sums, bias)

@@ -15,6 +15,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
+from demitasse.backends.kernels.filter_packing import OrderedFilters, part_sums
 from demitasse.backends.kernels.images import ImageFields, Images, first_channels, need_layout
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -190,24 +191,31 @@ def _window_sums(
     return channel.vectors
 
 
-class DirectConvolution(WindowConvolution):
+class DirectConvolution(OrderedFilters, WindowConvolution):
     """A convolution of few channels, with an offset for each filter and perhaps an epilogue.
 
     Images that are read are in C order.
 
+    Args:
+        places: Index of each weight, filter after filter, if they have another order.
+
     Attributes:
         filters: The filters of each panel, tap after tap.
             Shape: (panels, taps, filters of a panel).
-        nbytes: Bytes of the filters.
     """
 
     schedule: DirectSchedule
 
-    def __init__(self, schedule: DirectSchedule, y: Images, then: Rectifier = NOTHING) -> None:
+    def __init__(
+        self, schedule: DirectSchedule, y: Images, then: Rectifier = NOTHING, *,
+        places: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
         need_layout(y.fits(schedule.width), y)
-        (n, c, h, w), (panels, columns), taps = schedule.x, schedule.order.shape, schedule.taps
-        self.filters = aligned(panels * taps * columns).reshape(panels, taps, columns)
-        self.nbytes, rectifier = self.filters.nbytes, then.numbers(schedule.y[1])
+        (n, c, h, w), taps, rectifier = schedule.x, schedule.taps, then.numbers(schedule.y[1])
+        places = np.arange(schedule.y[1] * taps) if places is None else places
+        by_filter = places.reshape(schedule.y[1], c, schedule.depth.taps, -1).swapaxes(1, 2)
+        order = by_filter.reshape(-1, taps)[schedule.order].transpose(0, 2, 1)
+        OrderedFilters.__init__(self, order, schedule.tuning)
         images = replace(Images.in_order((n, c, h, w)), channel_stride=h * w)  # planes as channels
         values = DirectFields.values(
             **window_values(schedule.op, images, y, schedule.tiles, schedule.depth),
@@ -216,14 +224,7 @@ class DirectConvolution(WindowConvolution):
             panels=PanelFields.of(schedule, taps),
         )
         kernel = _kernel(schedule.width, schedule.code_with(then), schedule.vectors)
-        super().__init__(schedule, kernel, values, rectifier)
-
-    def update(self, weights: np.ndarray) -> None:
-        """Copy new weights, in C order."""
-        one, order = self.schedule, self.schedule.order
-        shape = order.max() + 1, one.x[1], one.depth.taps, -1
-        by_filter = weights[: shape[0] * one.taps].reshape(shape).swapaxes(1, 2)
-        self.filters[...] = by_filter.reshape(-1, one.taps)[order].transpose(0, 2, 1)
+        WindowConvolution.__init__(self, schedule, kernel, values, rectifier)
 
 
 class GradientFields(Struct):
@@ -286,7 +287,9 @@ class DirectGradient:
         nbytes: Bytes of the sums.
     """
 
-    def __init__(self, schedule: DirectSchedule, y: Images, *, bias: bool) -> None:
+    def __init__(
+        self, schedule: DirectSchedule, y: Images, *, bias: bool, places: np.ndarray | None = None
+    ) -> None:
         need_layout(y.fits(schedule.width), y)
         op, (n, c, h, w), (_, _, *outputs) = schedule.op, schedule.x, schedule.y
         rows, columns = (size + 2 * pad for size, pad in zip((h, w), op.pad, strict=True))
@@ -322,6 +325,14 @@ class DirectGradient:
                 chunk_bytes=self.sums[0].nbytes,
             )
         )
+        each = np.arange(self.sums[0].size).reshape(self.sums.shape[1:])
+        places = np.arange(schedule.y[1] * schedule.taps) if places is None else places
+        # a filter that is in two vectors has the same sums in both
+        order = places.reshape(-1, schedule.taps)[schedule.order].transpose(0, 2, 1)
+        own, tuning = each[:, : schedule.taps], schedule.tuning
+        self._add_weights = part_sums(self.sums, order, own, tuning)
+        if bias:
+            self._add_bias = part_sums(self.sums, schedule.order, each[:, schedule.taps], tuning)
 
     def __call__(
         self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
@@ -332,19 +343,11 @@ class DirectGradient:
         self._copy(source, scratch[self._first :])
         each = {"x.at": scratch, "y.at": dy}
         self._arguments.run(self._kernel, self.schedule.tuning.threads, each)
-        call_recorder.call(self._unpack, weight, bias)
+        self._add_weights(self.sums, weight)
+        if bias is not None:
+            self._add_bias(self.sums, bias)
 
     def _write_borders(self, scratch: np.ndarray) -> None:
         """Write zeros in all planes of images, and the planes of ones."""
         planes, channels = scratch[: self.scratch_size].reshape(self._shape), self.schedule.x[1]
         planes[:, :channels], planes[:, channels:] = 0, 1
-
-    def _unpack(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
-        """Write the sums to the parameters, whose filters come one by one."""
-        taps, order = self.schedule.taps, self.schedule.order
-        sums = self.sums.sum(axis=0)
-        # a filter that is in two vectors has the same sums in both
-        by_filter = weight[: self.schedule.y[1] * taps].reshape(-1, taps)
-        by_filter[order] = sums[:, :taps].transpose(0, 2, 1)
-        if bias is not None:
-            bias[order] = sums[:, taps]

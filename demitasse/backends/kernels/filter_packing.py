@@ -1,4 +1,4 @@
-"""Copies of filters into panels, of which implicit GEMM reads one term after the other."""
+"""Copies of filters in the order that a kernel reads, and sums of the parts of their gradients."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.bound import BoundKernel, own_vectors, threads_for
 from demitasse.backends.kernels.language import call_recorder, structs
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.values import FLOAT, INT, Word, minimum, transposed
+from demitasse.backends.kernels.language.values import (
+    FLOAT,
+    INT,
+    Condition,
+    Word,
+    minimum,
+    transposed,
+)
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.storage import narrowed
 
 if TYPE_CHECKING:
@@ -152,3 +161,77 @@ def _pairs(filters: np.ndarray) -> np.ndarray:
     upper[:, :, : channels // 2] = narrowed(filters[:, :, 1::2], "bfloat16")
     both: np.ndarray = lower | upper << 16
     return both.view(np.float32)
+
+
+FEWEST_EACH = 1 << 11
+"""Elements that each thread gathers at least."""
+
+
+class GatherFields(structs.Struct):
+    """Elements of a source that has each in several parts."""
+
+    count: Word
+    places: structs.Address
+    """Bytes from the beginning of a part to each element; zeros fill the last vector."""
+    parts: Word
+    part_bytes: Word
+    source: structs.Address
+    target: structs.Output
+
+
+@GatherFields.kernel("gather")
+def _gather_kernel(k: Kernel, f: GatherFields) -> None:
+    def body(at: Word, some: Condition | None) -> None:
+        places = k.load_words(f.places + at * (INT // FLOAT), k.width)
+        elements = [f.source + place for place in places]
+        with k.loop(f.parts, 1, vectors=[k.gather(elements)]) as part:
+            moved, [total] = part.i * f.part_bytes, part.vectors
+            part.vectors = [total + k.gather([element + moved for element in elements])]
+        k.store(part.vectors[0], f.target + at, some)
+
+    own_vectors(k, f.count, body)
+
+
+class Gather(BoundKernel):
+    """Copy of the elements at ``places``, or their sums over ``parts`` of the source, in order.
+
+    A call takes source and target. ``places`` are indices in a part, of so many elements.
+    """
+
+    def __init__(self, places: np.ndarray, tuning: Tuning, parts: int = 1, size: int = 0) -> None:
+        table = np.zeros(places.size + -places.size % tuning.width, np.int64)
+        table[: places.size] = places.reshape(-1) * FLOAT
+        values = GatherFields.values(
+            count=places.size, places=table, parts=parts, part_bytes=size * FLOAT
+        )
+        threads = threads_for(tuning, places.size * parts, FEWEST_EACH)
+        super().__init__("gather", _gather_kernel(tuning.width), values, tuning, threads)
+
+
+class OrderedFilters:
+    """A copy of filters whose weights have the indices ``order`` in C order.
+
+    Attributes:
+        filters: The filters, in the shape of the order.
+        nbytes: Bytes of the filters.
+    """
+
+    recorded = ("update",)
+
+    def __init__(self, order: np.ndarray, tuning: Tuning) -> None:
+        self.filters = aligned(order.size).reshape(order.shape)
+        self.nbytes, self._gather = self.filters.nbytes, Gather(order, tuning)
+
+    def update(self, weights: np.ndarray) -> None:
+        """Copy new weights."""
+        self._gather(weights, self.filters)
+
+
+def part_sums(sums: np.ndarray, order: np.ndarray, places: np.ndarray, tuning: Tuning) -> Gather:
+    """Return the sums of parts of the same shape, by the index ``order`` of each in the target.
+
+    ``places`` are their indices in a part. Several of one index in the target are equal.
+    """
+    table = np.zeros(order.max() + 1, np.int64)
+    table[order] = places.reshape(order.shape)
+    return Gather(table, tuning, len(sums), sums[0].size)

@@ -10,8 +10,9 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.filter_packing import Gather
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import call_recorder, compiled
+from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.instructions import Module
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Struct, Values
@@ -212,11 +213,15 @@ def _kernel(
 class WinogradConvolution(BlockedKernel):
     """A convolution of float32 images, with an offset and perhaps an epilogue."""
 
+    recorded = ("take_offsets",)
+
     def __init__(
         self, tiling: WinogradSchedule, x: Images, y: Images, then: Rectifier = NOTHING
     ) -> None:
         self._offsets, dilated = aligned(tiling.sum_stride), tiling.dilation != (1, 1)
         self._rectifier = then.numbers(tiling.sum_stride)
+        channels = np.arange(tiling.filters) % (tiling.filters // tiling.phases)
+        self._gather = Gather(channels, tiling.tuning)
         super().__init__(
             tiling,
             _kernel(tiling.width, tiling.filtering, limited=then.limited, dilated=dilated),
@@ -231,15 +236,12 @@ class WinogradConvolution(BlockedKernel):
 
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Copy new offsets, one for each output channel; the initial offsets are zeros."""
-        self._by_phase(self._offsets)[...] = offsets
+        self._gather(offsets, self._offsets)
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Copy new slopes of negative sums: one for each output channel, or one for all."""
-        self._by_phase(self._rectifier)[...] = slopes
-
-    def _by_phase(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the numbers of the output's phases and channels as a matrix."""
-        return numbers[: self.tiling.filters].reshape(self.tiling.phases, -1)
+        by_phase = self._rectifier[: self.tiling.filters].reshape(self.tiling.phases, -1)
+        by_phase[...] = slopes
 
     def __call__(
         self, source: np.ndarray, target: np.ndarray, filters: np.ndarray, scratch: np.ndarray
@@ -302,6 +304,8 @@ class WinogradGradient(BlockedKernel):
         self.sums_size = tiling.chunks * tiling.filter_size
         self._offsets = np.zeros((tiling.chunks, tiling.sum_stride), np.float32)
         self._back = filter_gradient(tiling)
+        filters = np.arange(tiling.filters)  # each chunk has a part of their offsets
+        self._add_bias = Gather(filters, tiling.tuning, tiling.chunks, tiling.sum_stride)
         super().__init__(
             tiling,
             _gradient_kernel(tiling.width, tiling.filtering, dilated=tiling.dilation != (1, 1)),
@@ -320,8 +324,5 @@ class WinogradGradient(BlockedKernel):
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
         self.run(scratch, {"products.filters": sums, "x.at": source, "y.at": dy})
         self._back(weight, sums)
-        if bias is not None:  # each chunk has a part of the sum
-            call_recorder.call(self._add_up, bias)
-
-    def _add_up(self, bias: np.ndarray) -> None:
-        bias[...] = self._offsets[:, : self.tiling.filters].sum(axis=0)
+        if bias is not None:
+            self._add_bias(self._offsets, bias)
