@@ -1,6 +1,7 @@
 """Kernels with their arguments, and loops over vectors of which the last may be partial."""
 
 from collections.abc import Callable, Sequence
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -25,8 +26,8 @@ class BoundKernel:
     """
 
     def __init__(
-        self, name: str, kernels: int | Sequence[int], values: Values, tuning: Tuning,
-        threads: int = 0, scratch_size: int = 0,
+        self, name: str, kernels: SupportsIndex | Sequence[SupportsIndex], values: Values,
+        tuning: Tuning, threads: int = 0, scratch_size: int = 0,
     ) -> None:  # fmt: skip
         self.tuning, self.scratch_size = tuning, scratch_size
         self.code = f"{name} llvm:{tuning.instructions}"

@@ -4,6 +4,8 @@ First every row that is needed is resized sideways, into integers of 16 bits; th
 made of two of those. ``demitasse/io/data/images/resize.py`` has the same in numpy.
 """
 
+from operator import index
+
 import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
@@ -88,7 +90,7 @@ class Resize(Struct):
 
 def resizer(planes: int) -> int:
     """Return the address of the kernel for one plane or three; it works on one thread."""
-    return _resize_kernel(WIDTH, planes)
+    return index(_resize_kernel(WIDTH, planes))
 
 
 @Resize.kernel("resize")

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
@@ -302,7 +302,7 @@ class WindowConvolution:
     """Base of convolutions with an offset for each channel and an epilogue."""
 
     def __init__(
-        self, schedule: ConvSchedule, kernel: int, values: Values, rectifier: np.ndarray
+        self, schedule: ConvSchedule, kernel: SupportsIndex, values: Values, rectifier: np.ndarray
     ) -> None:
         self.schedule, self._kernel, self._rectifier = schedule, kernel, rectifier
         self._offsets = aligned(max(schedule.y[1], schedule.width))

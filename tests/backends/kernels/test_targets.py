@@ -1,5 +1,7 @@
 """Kernels and the team for the systems that the tests do not run on; ``--targets`` for all."""
 
+from operator import index
+
 import pytest
 from stages import exported
 from targets import TARGETS, Recorded, check_for
@@ -38,7 +40,8 @@ def test_kernels_are_linked_for_every_system(monkeypatch, architecture, widths):
 
     for width in widths:
         for function, arrays in (("gelu", 1), ("tanh_slope", 2)):
-            elementwise.Elementwise([(function, ())], arrays, 100, Tuning(width))
+            kernel = elementwise.Elementwise([(function, ())], arrays, 100, Tuning(width))
+            index(kernel._kernels)
         product_kernel(width, 1, [2])
         exported("large_frame", width, large_frame)
         compiler._known.clear()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 from itertools import count
 from operator import index
 from typing import Concatenate, Final, ParamSpec, Self, SupportsIndex, get_type_hints
@@ -30,6 +31,20 @@ from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.instructions import Module
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import INT, Word
+
+
+class CompiledKernel:
+    """A kernel whose index is its address; it is compiled when that is first asked for."""
+
+    def __init__(self, name: str, write: Callable[[Module], None]) -> None:
+        self._name, self._write = name, write
+
+    @cached_property
+    def _address(self) -> int:
+        return compiled(self._name, self._write, self._name)[self._name]
+
+    def __index__(self) -> int:
+        return self._address
 
 
 class Address(Word):
@@ -99,20 +114,22 @@ class Struct:
         cls, name: str
     ) -> Callable[
         [Callable[Concatenate[Kernel, Self, Options], None]],
-        Callable[Concatenate[int, Options], int],
+        Callable[Concatenate[int, Options], CompiledKernel],
     ]:
         """Make a kernel of a function that writes its instructions.
 
         The decorated function takes the floats of a vector and the writer's options. It returns the
-        address of a compiled kernel, whose argument is the address of a struct. Options are part of
-        the kernel's name: ``True`` flags by their names, other options as text. ``name``, their
-        prefix, is unique in the process.
+        kernel, which is compiled when it first runs; its argument is the address of a struct.
+        Options are part of the kernel's name: ``True`` flags by their names, other options as text.
+        ``name``, their prefix, is unique in the process.
         """
 
         def decorate(
             write: Callable[Concatenate[Kernel, Self, Options], None],
-        ) -> Callable[Concatenate[int, Options], int]:
-            def kernel(width: int, /, *options: Options.args, **flags: Options.kwargs) -> int:
+        ) -> Callable[Concatenate[int, Options], CompiledKernel]:
+            def kernel(
+                width: int, /, *options: Options.args, **flags: Options.kwargs
+            ) -> CompiledKernel:
                 named = [flag if on is True else str(on) for flag, on in flags.items() if on]
                 full = "_".join([f"{name}{width}", *map(str, options), *named])
 
@@ -122,7 +139,7 @@ class Struct:
                     k.done()
 
                 module.__module__ = write.__module__  # whose sources are the cache's key
-                return compiled(full, module, full)[full]
+                return CompiledKernel(full, module)
 
             return kernel
 
@@ -193,16 +210,18 @@ class Arguments:
             if isinstance(value, _When):
                 self._runtime[name] = place, values.kinds[name]
             else:
-                self._words[place] = address(value) if isinstance(value, np.ndarray) else value
+                self._words[place] = (
+                    address(value) if isinstance(value, np.ndarray) else index(value)
+                )
 
     def run(
-        self, kernels: int | Sequence[int], threads: int, each: Mapping[str, Given] | None = None,
-        needs: object = None,
+        self, kernels: SupportsIndex | Sequence[SupportsIndex], threads: int,
+        each: Mapping[str, Given] | None = None, needs: object = None,
     ) -> None:  # fmt: skip
         """Run a kernel, or several one after the other.
 
         Args:
-            kernels: Address of the kernel, or addresses of several.
+            kernels: The kernel or its address, or several.
             threads: Number of requested threads.
             each: Integers or arrays of the fields whose value is :data:`RUNTIME`; None for an
                 optional array that is absent.
@@ -229,8 +248,8 @@ class Arguments:
             else:
                 words[place] = index(value or 0)
         at, keep_alive = ctypes.addressof(words), (words, self.values, each, needs)
-        for kernel in [kernels] if isinstance(kernels, int) else kernels:
-            call_recorder.run_kernel(kernel, at, threads, keep_alive)
+        for kernel in kernels if isinstance(kernels, Sequence) else [kernels]:
+            call_recorder.run_kernel(index(kernel), at, threads, keep_alive)
 
 
 _known: dict[type, dict[str, type]] = {}

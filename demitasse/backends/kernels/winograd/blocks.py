@@ -9,7 +9,7 @@ running parts; at a barrier it would wait for a thread without a core.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
@@ -159,8 +159,9 @@ class BlockedKernel:
     """
 
     def __init__(
-        self, tiling: WinogradSchedule, kernel: int, struct: type[Struct], stages: int, **given: Any
-    ) -> None:
+        self, tiling: WinogradSchedule, kernel: SupportsIndex, struct: type[Struct], stages: int,
+        **given: Any,
+    ) -> None:  # fmt: skip
         (down, across), (_, columns) = tiling.filtering, tiling.grid
         pixels = down.side * (columns * across.outputs + across.side)  # a strip, with its zeros
         private = odd_lines(pixels * tiling.width)
