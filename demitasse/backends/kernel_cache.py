@@ -120,10 +120,13 @@ def _read(path: Path, *, secret: bool = False) -> bytes | None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file that is the user's alone, in place of whatever was there."""
+    """Write a file that is the user's alone, in place of whatever was there.
+
+    It may be lost with the machine's power: its seal shows what is damaged, and it is made again.
+    """
     with suppress(FileNotFoundError):
         path.unlink()  # else its mode is kept, and a link followed
-    with atomic_write(path) as file:
+    with atomic_write(path, durable=False) as file:
         if hasattr(os, "fchmod"):
             os.fchmod(file.fileno(), 0o600)
         file.write(content)

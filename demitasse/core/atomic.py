@@ -52,13 +52,15 @@ _cleared: set[Path] = set()  # folders whose abandoned files this process has de
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str], hashed: _Hash | None = None) -> Iterator[BinaryIO]:
+def atomic_write(
+    path: str | os.PathLike[str], hashed: _Hash | None = None, *, durable: bool = True
+) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces ``path`` when the block ends without an exception.
 
     The file is open for writing and reading bytes, in the folder of ``path``, which must exist.
-    The bytes are flushed to disk before the rename, and update the hash, unless None. If the block
-    raises, ``path`` is unchanged and the temporary file is deleted. Libraries that open files by
-    name can use ``file.name``.
+    The bytes are flushed to disk before the rename if ``durable``, and update the hash, unless
+    None. If the block raises, ``path`` is unchanged and the temporary file is deleted. Libraries
+    that open files by name can use ``file.name``.
 
     Raises:
         OSError: The folder is read-only, the disk is full, or ``path`` is a device, a pipe or a
@@ -77,7 +79,8 @@ def atomic_write(path: str | os.PathLike[str], hashed: _Hash | None = None) -> I
                 while part := file.read(PART):
                     hashed.update(part)
             copy_attributes(target, temporary)
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(target)
     except BaseException as error:
         with suppress(OSError):  # report the first error
@@ -88,7 +91,8 @@ def atomic_write(path: str | os.PathLike[str], hashed: _Hash | None = None) -> I
             if error.filename2 is not None:
                 del error.filename2
         raise
-    _sync_folder(target.parent)
+    if durable:
+        _sync_folder(target.parent)
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from pathlib import Path
 
 import pytest
 from needs import needs
@@ -125,11 +126,21 @@ def test_a_cache_folder_of_links_in_a_circle_is_told_once(place, monkeypatch, ca
     assert str(circle) in record.getMessage()
 
 
+def test_code_is_not_flushed_to_the_disk_since_its_seal_shows_damage(place, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+
+    kept.write_code("b.o", CODE)
+
+    assert kept.read_code("b.o") == CODE
+    assert flushed == []
+
+
 def test_a_full_disk_is_told_once_and_harms_nothing(place, monkeypatch, caplog):
-    def full(handle):
+    def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(Path, "replace", full)
 
     kept.write_code("b.o", CODE)
     kept.write_code("c.o", CODE)
