@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -59,8 +60,11 @@ def _record(device: str) -> str:
 def checks(session: nox.Session) -> None:
     """Run lint, types, imports, proto, docs and build in one environment, as CI does."""
     install(session, "lint", "types", "imports", "proto", "docs", "build", "test")
-    for check in (_lint, _types, _imports, _proto, _docs, _build):
+    for check in (_lint, _imports, _proto):
         check(session)
+    with ThreadPoolExecutor() as pool:  # documentation and wheel need one core each
+        for done in [pool.submit(check, session) for check in (_types, _docs, _build)]:
+            done.result()
 
 
 @nox.session

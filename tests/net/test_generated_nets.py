@@ -23,8 +23,8 @@ from net_workers import run_cases
 from demitasse.core.config import settings
 
 PARTS = 4
-NETS = [*(("small", number) for number in range(45)), *(("medium", number) for number in range(15))]
-APART = 97
+NETS = [*(("small", number) for number in range(28)), *(("medium", number) for number in range(8))]
+APART = 197
 """Of so many pairs of layers one runs here."""
 
 TWO_LAYERS = Case(
