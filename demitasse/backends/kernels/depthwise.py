@@ -125,11 +125,6 @@ class DepthwiseSchedule(WindowSchedule):
         return np.add.outer(np.multiply(self.vectors, each), np.arange(self.width * each))
 
     @property
-    def weights(self) -> int:
-        """Number of weights."""
-        return self.y[1] * self.group.members * math.prod(self.op.kernel)
-
-    @property
     def code(self) -> str:
         grouped = self.group.members > 1
         return f"grouped llvm:{self.tuning.instructions}" if grouped else super().code
@@ -349,7 +344,7 @@ def filter_order(strips: DepthwiseSchedule, *, gradients: bool = False) -> np.nd
     each = group.size if gradients else group.members
     by_channel, channels = order.reshape(-1, each, *kernel), channels.reshape(-1, strips.width)
     ordered: np.ndarray = by_channel[channels].transpose(0, 3, 2, 4, 1)
-    return ordered.clip(max=strips.weights - 1)
+    return ordered.clip(max=strips.y[1] * group.members * math.prod(kernel) - 1)
 
 
 class DepthwiseOperands(OrderedFilters):

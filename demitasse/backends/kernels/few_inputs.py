@@ -78,6 +78,16 @@ class DirectSchedule(WindowSchedule):
         filters: np.ndarray = np.add.outer(self.firsts, np.arange(self.width))
         return filters.reshape(-1, self.panel)
 
+    def weight_order(self, places: np.ndarray | None) -> np.ndarray:
+        """Return the index of each weight of the panels, given those in C order, or None.
+
+        Shape: (panels, taps, filters of a panel).
+        """
+        places = np.arange(self.y[1] * self.taps) if places is None else places
+        by_filter = places.reshape(self.y[1], self.x[1], self.depth.taps, -1).swapaxes(1, 2)
+        order: np.ndarray = by_filter.reshape(-1, self.taps)[self.order].transpose(0, 2, 1)
+        return order
+
 
 FEWEST = 3e5
 """Operations below which starting a kernel takes longer than it saves."""
@@ -212,10 +222,7 @@ class DirectConvolution(OrderedFilters, WindowConvolution):
     ) -> None:  # fmt: skip
         need_layout(y.fits(schedule.width), y)
         (n, c, h, w), taps, rectifier = schedule.x, schedule.taps, then.numbers(schedule.y[1])
-        places = np.arange(schedule.y[1] * taps) if places is None else places
-        by_filter = places.reshape(schedule.y[1], c, schedule.depth.taps, -1).swapaxes(1, 2)
-        order = by_filter.reshape(-1, taps)[schedule.order].transpose(0, 2, 1)
-        OrderedFilters.__init__(self, order, schedule.tuning)
+        OrderedFilters.__init__(self, schedule.weight_order(places), schedule.tuning)
         images = replace(Images.in_order((n, c, h, w)), channel_stride=h * w)  # planes as channels
         values = DirectFields.values(
             **window_values(schedule.op, images, y, schedule.tiles, schedule.depth),
@@ -326,11 +333,9 @@ class DirectGradient:
             )
         )
         each = np.arange(self.sums[0].size).reshape(self.sums.shape[1:])
-        places = np.arange(schedule.y[1] * schedule.taps) if places is None else places
         # a filter that is in two vectors has the same sums in both
-        order = places.reshape(-1, schedule.taps)[schedule.order].transpose(0, 2, 1)
         own, tuning = each[:, : schedule.taps], schedule.tuning
-        self._add_weights = part_sums(self.sums, order, own, tuning)
+        self._add_weights = part_sums(self.sums, schedule.weight_order(places), own, tuning)
         if bias:
             self._add_bias = part_sums(self.sums, schedule.order, each[:, schedule.taps], tuning)
 
