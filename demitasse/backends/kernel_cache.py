@@ -49,7 +49,8 @@ def write_code(name: str, code: bytes) -> None:
     try:
         place, key = _own_folder()
         if place is not None:
-            _write(place / name, _seal(key, name, code) + code)
+            # not flushed to the disk: the seal shows damage
+            _write(place / name, _seal(key, name, code) + code, durable=False)
     except OSError as error:
         warn_once(
             f"compiled kernels are not kept in {folder()} ({error.strerror or error}), so that "
@@ -88,7 +89,7 @@ def _key(place: Path) -> bytes | None:
     key = _read(path, secret=True)
     if key is None or len(key) != BYTES:
         key = os.urandom(BYTES)
-        _write(path, key)
+        _write(path, key, durable=True)
         key = _read(path, secret=True)  # another process may have been later
     return key if key is not None and len(key) == BYTES else None
 
@@ -119,14 +120,11 @@ def _read(path: Path, *, secret: bool = False) -> bytes | None:
         os.close(handle)
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that is the user's alone, in place of whatever was there.
-
-    It may be lost with the machine's power: its seal shows what is damaged, and it is made again.
-    """
+def _write(path: Path, content: bytes, *, durable: bool) -> None:
+    """Write a file that is the user's alone, in place of whatever was there."""
     with suppress(FileNotFoundError):
         path.unlink()  # else its mode is kept, and a link followed
-    with atomic_write(path, durable=False) as file:
+    with atomic_write(path, durable=durable) as file:
         if hasattr(os, "fchmod"):
             os.fchmod(file.fileno(), 0o600)
         file.write(content)

@@ -126,7 +126,7 @@ def test_a_cache_folder_of_links_in_a_circle_is_told_once(place, monkeypatch, ca
     assert str(circle) in record.getMessage()
 
 
-def test_code_is_not_flushed_to_the_disk_since_its_seal_shows_damage(place, monkeypatch):
+def test_the_key_is_flushed_to_the_disk_and_code_is_not(place, monkeypatch):
     flushed = []
     monkeypatch.setattr(os, "fsync", flushed.append)
 
@@ -134,6 +134,12 @@ def test_code_is_not_flushed_to_the_disk_since_its_seal_shows_damage(place, monk
 
     assert kept.read_code("b.o") == CODE
     assert flushed == []
+
+    place.with_name("kernels.key").unlink()
+    kept.write_code("b.o", CODE)
+
+    assert kept.read_code("b.o") == CODE
+    assert flushed
 
 
 def test_a_full_disk_is_told_once_and_harms_nothing(place, monkeypatch, caplog):
