@@ -23,6 +23,7 @@ from demitasse.backends.kernels.language.structs import (
     Arguments,
     Output,
     Scratch,
+    addresses,
 )
 from demitasse.backends.updates import Piece
 
@@ -164,7 +165,7 @@ def run_guarded(arguments, kernels, threads, each, side, *, poisons=True):
         np.int64,
     )
     struct = GuardedCopies([words], side)
-    for kernel in [kernels] if isinstance(kernels, int) else kernels:
+    for kernel in addresses(kernels):
         call_recorder.run_kernel(kernel, struct.address(words), threads)
     call_recorder.mark_incomplete()  # a replay would need the copies
     copies.write_back()

@@ -1,12 +1,11 @@
 """Kernels with their arguments, and loops over vectors of which the last may be partial."""
 
 from collections.abc import Callable, Sequence
-from typing import SupportsIndex
 
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Arguments, Values
+from demitasse.backends.kernels.language.structs import RUNTIME, Arguments, CompiledKernel, Values
 from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, choose, chunk
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -26,7 +25,7 @@ class BoundKernel:
     """
 
     def __init__(
-        self, name: str, kernels: SupportsIndex | Sequence[SupportsIndex], values: Values,
+        self, name: str, kernels: CompiledKernel | list[CompiledKernel], values: Values,
         tuning: Tuning, threads: int = 0, scratch_size: int = 0,
     ) -> None:  # fmt: skip
         self.tuning, self.scratch_size = tuning, scratch_size

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, SupportsIndex
+from typing import Literal
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
@@ -16,6 +16,7 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
     Address,
+    CompiledKernel,
     OptionalAddress,
     Output,
     Struct,
@@ -342,7 +343,7 @@ class NormalizationGradient(PlaneKernel):
 
     def __init__(self, forward: Normalization, *, behind: Behind = "", learns: bool = True) -> None:
         relu, stored = forward.relu, forward.stored
-        kernels: list[Callable[[int, Lanes], SupportsIndex]] = []
+        kernels: list[Callable[[int, Lanes], CompiledKernel]] = []
         if learns or not stored:
             own = partial(_gradient_planes_kernel, relu=relu, stored=stored)
             kernels = [partial(own, behind=behind if stored else ""), _gradient_sums_kernel]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, SupportsIndex, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
     Address,
+    CompiledKernel,
     OptionalAddress,
     Struct,
     Values,
@@ -378,7 +379,7 @@ class PlaneKernel(BoundKernel):
 
     def __init__(
         self, name: str, images: Images, tuning: Tuning, struct: type[Struct],
-        *kernels: Callable[[int, Lanes], SupportsIndex], eps: float = 0.0, bands: bool = False,
+        *kernels: Callable[[int, Lanes], CompiledKernel], eps: float = 0.0, bands: bool = False,
         **values: Any,
     ) -> None:  # fmt: skip
         lanes, sums = Lanes.of(images, tuning.width), len(kernels) > 1

@@ -11,6 +11,7 @@ import pytest
 from guarded_memory import SIDES, guarded_calls
 from stages import exported
 
+from demitasse.backends.kernels.filter_packing import Gather
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
     Address,
@@ -21,6 +22,7 @@ from demitasse.backends.kernels.language.structs import (
     Struct,
 )
 from demitasse.backends.kernels.language.values import INT, Word
+from demitasse.backends.kernels.tuning import Tuning
 
 SUPPORT = Path(__file__).resolve().parents[2] / "support"
 
@@ -115,6 +117,16 @@ def test_a_kernel_that_stays_inside_gives_its_results(monkeypatch, side):
 
     assert copied.tolist() == [0.0] * WIDTH + [float(n) for n in range(WIDTH, 2 * WIDTH)]
     assert added.tolist() == [n + 1.0 for n in range(WIDTH)] + [0.0] * WIDTH
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_kernels_that_are_compiled_at_their_first_run_are_guarded(monkeypatch, side):
+    source, target = np.arange(20, dtype=np.float32), np.zeros(20, np.float32)
+
+    with guarded_calls(monkeypatch, side):
+        Gather(np.arange(20)[::-1], Tuning(WIDTH))(source, target)
+
+    assert target.tolist() == source[::-1].tolist()
 
 
 def test_scratch_that_is_read_before_it_is_written_shows(monkeypatch):

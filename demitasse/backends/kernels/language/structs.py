@@ -16,7 +16,7 @@ Memory is passed as arrays, never as numbers: a recorded call keeps its arrays a
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import cached_property
 from itertools import count
@@ -34,7 +34,7 @@ from demitasse.backends.kernels.language.values import INT, Word
 
 
 class CompiledKernel:
-    """A kernel whose index is its address; it is compiled when that is first asked for."""
+    """A kernel that is compiled when its address, which is its index, is first used."""
 
     def __init__(self, name: str, write: Callable[[Module], None]) -> None:
         self._name, self._write = name, write
@@ -45,6 +45,11 @@ class CompiledKernel:
 
     def __index__(self) -> int:
         return self._address
+
+
+def addresses(kernels: SupportsIndex | list[CompiledKernel]) -> list[int]:
+    """Return the addresses of a kernel, or of several."""
+    return [index(one) for one in (kernels if isinstance(kernels, list) else [kernels])]
 
 
 class Address(Word):
@@ -215,7 +220,7 @@ class Arguments:
                 )
 
     def run(
-        self, kernels: SupportsIndex | Sequence[SupportsIndex], threads: int,
+        self, kernels: SupportsIndex | list[CompiledKernel], threads: int,
         each: Mapping[str, Given] | None = None, needs: object = None,
     ) -> None:  # fmt: skip
         """Run a kernel, or several one after the other.
@@ -248,8 +253,8 @@ class Arguments:
             else:
                 words[place] = index(value or 0)
         at, keep_alive = ctypes.addressof(words), (words, self.values, each, needs)
-        for kernel in kernels if isinstance(kernels, Sequence) else [kernels]:
-            call_recorder.run_kernel(index(kernel), at, threads, keep_alive)
+        for kernel in addresses(kernels):
+            call_recorder.run_kernel(kernel, at, threads, keep_alive)
 
 
 _known: dict[type, dict[str, type]] = {}
