@@ -23,11 +23,11 @@ class Measured:
             folder / "net.onnx", options, providers=["CPUExecutionProvider"]
         )
         with np.load(folder / "batch.npz") as batch:
-            self.data = batch["data"]
+            self.inputs = {one.name: batch[one.name] for one in self.session.get_inputs()}
         self.about = {"onnxruntime": onnxruntime.__version__, "threads": threads}
 
     def check(self) -> dict[str, Any]:
         return {"prob": self.run()}
 
     def run(self) -> np.ndarray:
-        return self.session.run(["prob"], {"data": self.data})[0]
+        return self.session.run(["prob"], self.inputs)[0]

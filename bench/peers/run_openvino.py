@@ -22,11 +22,11 @@ class Measured:
         model = openvino.Core().compile_model(folder / "net.onnx", "CPU", settings)
         self.request = model.create_infer_request()
         with np.load(folder / "batch.npz") as batch:
-            self.data = batch["data"]
+            self.inputs = [batch[port.any_name] for port in model.inputs]
         self.about = {"openvino": openvino.__version__, "threads": threads, **SETTINGS}
 
     def check(self) -> dict[str, Any]:
         return {"prob": self.run().copy()}
 
     def run(self) -> np.ndarray:
-        return self.request.infer([self.data], share_inputs=True, share_outputs=True)[0]
+        return self.request.infer(self.inputs, share_inputs=True, share_outputs=True)[0]
