@@ -52,18 +52,17 @@ def pack_panel(
                 value = k.load(at + k.vector_bytes * j, some[j])
                 k.store(value, other + k.vector_bytes * j)
         return
-    for j in range(vectors):
-        numbers = [minimum(first + (k.width * j + i), f.filter_count - 1) for i in range(k.width)]
+    with k.loop(vectors) as vector:
+        first, beside = first + vector.i * k.width, vector.i * k.vector_bytes
+        numbers = [minimum(first + i, f.filter_count - 1) for i in range(k.width)]
         rows = [f.filters + number * f.filter_bytes + term * FLOAT for number in numbers]
         with k.loop(length // k.width) as square:
             at = square.i * k.width
             columns = transposed([k.load(row + at * FLOAT) for row in rows])
             for i, column in enumerate(columns):
-                k.store(column, target(at + i) + k.vector_bytes * j)
+                k.store(column, target(at + i) + beside)
         with k.loop(length, length // k.width * k.width) as one:
-            k.store(
-                k.gather([row + one.i * FLOAT for row in rows]), target(one.i) + k.vector_bytes * j
-            )
+            k.store(k.gather([row + one.i * FLOAT for row in rows]), target(one.i) + beside)
 
 
 class PackFields(FilterFields):

@@ -80,25 +80,23 @@ def _kernel(k: Kernel, f: FilterFields, of: Filtering, *, flipped: bool) -> None
     """Write the transform of filters, which are perhaps flipped."""
     down, across = (one.filter[:, ::-1] if flipped else one.filter for one in of)
     wide, columns = across.shape
-    zero = k.scratch(1)
+    zero, taps = k.scratch(1), k.scratch(of.taps)
     k.store(k.constant(0.0), zero)
     with _each_vector(k, f) as (count, first, values, lacks):
         # beyond the last one, the last one again
         filters = [
             first + minimum(count - 1, lane) * f.weight_output_bytes for lane in range(k.width)
         ]
-        taps = []
-        for place, lacking in _taps(of, lacks):
+        for tap, (place, lacking) in enumerate(_taps(of, lacks)):
             places = [one + place for one in filters]
             for lack in lacking:
                 places = [choose(lack > 0, zero, one) for one in places]
-            taps.append(k.gather(places))
+            k.store(k.gather(places), taps + tap * k.vector_bytes)
 
-        def load(row: int, column: int) -> Vector:
-            place: int = row * columns + column
-            return taps[place]
+        def load(row: int, column: Word | int) -> Vector:
+            return k.load(taps + (row * columns + column) * k.vector_bytes)
 
-        def store(row: int, column: int, value: Vector) -> None:
+        def store(row: Word | int, column: int, value: Vector) -> None:
             k.store(value, values + f.position_bytes * (row * wide + column))
 
         times_both(k, (down, across), load, store)
@@ -111,10 +109,10 @@ def _gradient_kernel(k: Kernel, f: FilterFields, of: Filtering) -> None:
     (wide, columns), vector = across.shape, k.vector_bytes
     total, result = k.scratch(of.positions), k.scratch(of.taps)
 
-    def load(row: int, column: int) -> Vector:
+    def load(row: int, column: Word | int) -> Vector:
         return k.load(total + (row * wide + column) * vector)
 
-    def store(row: int, column: int, value: Vector) -> None:
+    def store(row: Word | int, column: int, value: Vector) -> None:
         k.store(value, result + (row * columns + column) * vector)
 
     with _each_vector(k, f) as (count, first, values, lacks):

@@ -23,7 +23,7 @@ from demitasse.backends.kernels.language.values import (
 from demitasse.backends.kernels.tuning import FLAT
 from demitasse.backends.kernels.windows import DepthFields
 from demitasse.backends.kernels.winograd import WinogradSchedule
-from demitasse.backends.kernels.winograd.blocks import Block, Strip, TileFields
+from demitasse.backends.kernels.winograd.blocks import Block, TileFields
 from demitasse.backends.kernels.winograd.matrices import Filtering
 
 
@@ -77,26 +77,44 @@ def _dot(k: Kernel, row: np.ndarray, values: Sequence[Vector]) -> Vector:
     return total
 
 
-Load = Callable[[int, int], Vector]
+Load = Callable[[int, Word | int], Vector]
 """Loads the vector in a row and a column of a tile."""
+
+
+UNROLLED = 36
+"""Vectors between a tile's two products up to which code is unrolled. More are not kept in
+registers, and code with loops is as fast and takes half the time to compile."""
 
 
 def times_both(
     k: Kernel, matrices: tuple[np.ndarray, np.ndarray], load: Load,
-    store: Callable[[int, int, Vector], None],
+    store: Callable[[Word | int, int, Vector], None],
 ) -> None:  # fmt: skip
     """Write a tile of vectors times matrices for its columns and for its rows.
 
     ``store`` is called with the row, the column and the vector of each result.
     """
-    down, across = matrices
-    columns = [
-        times_vectors(k, down, [load(row, column) for row in range(down.shape[1])])
-        for column in range(across.shape[1])
-    ]
-    for row, values in enumerate(zip(*columns, strict=True)):
+    (down, across), vector = matrices, k.vector_bytes
+    (high, rows), columns = down.shape, across.shape[1]
+
+    def column_values(column: Word | int) -> list[Vector]:
+        return times_vectors(k, down, [load(row, column) for row in range(rows)])
+
+    def write_row(row: Word | int, values: Sequence[Vector]) -> None:
         for column, value in enumerate(times_vectors(k, across, values)):
             store(row, column, value)
+
+    if high * columns <= UNROLLED:
+        for row, values in enumerate(zip(*map(column_values, range(columns)), strict=True)):
+            write_row(row, values)
+        return
+    between = k.scratch(high * columns)
+    with k.loop(columns) as column:
+        for row, value in enumerate(column_values(column.i)):
+            k.store(value, between + (column.i + row * columns) * vector)
+    with k.loop(high) as line:
+        places = [between + (line.i * columns + at) * vector for at in range(columns)]
+        write_row(line.i, [k.load(place) for place in places])
 
 
 COLUMNS = 7
@@ -253,7 +271,11 @@ def input_transform(
     vector, positions_of_row = k.vector_bytes, len(matrices[1])
     columns = block.fields.tile_columns * across + (wide - across)
 
-    def transform(strip: Strip, phase: Phase, plane: Word, channel: Word, into: Word) -> None:
+    with (
+        block.each_strip() as strip,
+        images.each_vector(k, strip.image, dilated=dilated) as (phase, channel, into, tap),
+    ):
+        plane = images.depth.front(phase.image) + tap
         inside = (plane > -1) & (plane < images.depth.size)
         first = choose(inside, strip.row * down - phase.top, -high)
         origin = images.row(images.depth.image(phase.image, plane), 0) + channel
@@ -270,20 +292,14 @@ def input_transform(
             corner = block.private + tile.i * (across * vector)
             target = block.place(tiles, 0, strip.tile + tile.i) + into
 
-            def load(row: int, column: int) -> Vector:
+            def load(row: int, column: Word | int) -> Vector:
                 return k.load(corner + (columns * row + column) * vector)
 
-            def store(row: int, column: int, value: Vector) -> None:
+            def store(row: Word | int, column: int, value: Vector) -> None:
                 position = row * positions_of_row + column
                 k.store(value, target + tiles.position_bytes * position)
 
             times_both(k, matrices, load, store)
-
-    with (
-        block.each_strip() as strip,
-        images.each_vector(k, strip.image, dilated=dilated) as (phase, channel, into, tap),
-    ):
-        transform(strip, phase, images.depth.front(phase.image) + tap, channel, into)
 
 
 class Outputs(NamedTuple):
@@ -319,10 +335,10 @@ def output_transform(
     row_bytes = choose(whole, y.row_bytes, wide * vector)
     column_bytes = choose(whole, y.column_bytes, vector)
 
-    def load(row: int, column: int) -> Vector:
+    def load(row: int, column: Word | int) -> Vector:
         return k.load(sums + position_bytes * (row * side + column))
 
-    def store(row: int, column: int, value: Vector) -> None:
+    def store(row: Word | int, column: int, value: Vector) -> None:
         k.store(finish(value), at + row_bytes * row + column_bytes * column)
 
     times_both(k, (of.down.output, of.across.output), load, store)
