@@ -555,13 +555,12 @@ class TransposedGradient:
     def __init__(self, banding: DirectSchedule, images: Images) -> None:
         self._banding = banding
         self._kernel = DirectGradient(banding, images, bias=False, places=_turned_places(banding))
-        self.scratch_size, self.nbytes = self._kernel.scratch_size, self._kernel.nbytes
+        self.nbytes = self._kernel.nbytes
 
     def __call__(
-        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
-        scratch: np.ndarray,
-    ) -> None:  # fmt: skip
-        self._kernel(dy, source, weight, None, scratch)
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
+    ) -> None:
+        self._kernel(dy, source, weight, None)
         if bias is not None:
             call_recorder.call(self._sum, dy, bias)
 

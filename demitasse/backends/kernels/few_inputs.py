@@ -17,7 +17,6 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.filter_packing import OrderedFilters, part_sums
 from demitasse.backends.kernels.images import ImageFields, Images, first_channels, need_layout
-from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct, Values
 from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, choose, chunk
@@ -287,11 +286,9 @@ class DirectGradient:
     The bias is the weight of a tap that is 1 in every window.
 
     Attributes:
-        scratch_size: Elements of scratch memory for a call: images with zeros around them, each
-            followed by a plane of ones for the bias.
         sums: Sums of each chunk, for taps in whole tiles.
             Shape: (chunks, panels, taps, filters of a panel).
-        nbytes: Bytes of the sums.
+        nbytes: Bytes of the sums, and of images with zeros around them.
     """
 
     def __init__(
@@ -301,9 +298,9 @@ class DirectGradient:
         op, (n, c, h, w), (_, _, *outputs) = schedule.op, schedule.x, schedule.y
         rows, columns = (size + 2 * pad for size, pad in zip((h, w), op.pad, strict=True))
         area, planes = rows * columns, c + bias
-        self.schedule, self._shape = schedule, (n, planes, rows, columns)
-        self.scratch_size = n * planes * area
-        self._first = op.pad[0] * columns + op.pad[1]
+        self.schedule, self._images = schedule, aligned(n * planes * area)
+        self._images.reshape(n, planes, area)[:, c:] = 1
+        self._inside = self._images[op.pad[0] * columns + op.pad[1] :]
         loops = (n, c * h * w, planes * area), (c, h * w, area), (h, w, columns), (w, 1, 1)
         self._copy = StridedCopy(loops, schedule.tuning)
         shape = n, planes, outputs[0], outputs[1]
@@ -317,7 +314,7 @@ class DirectGradient:
         chunks, panels = min(schedule.tuning.threads, n * bands), len(schedule.order)
         self.sums = aligned(chunks * panels * len(taps) * schedule.panel)
         self.sums = self.sums.reshape(chunks, panels, len(taps), schedule.panel)
-        self.nbytes = self.sums.nbytes
+        self.nbytes = self.sums.nbytes + self._images.nbytes
         self._kernel = _gradient_kernel(schedule.width, at_once, schedule.vectors)
         self._arguments = Arguments(
             GradientFields.values(
@@ -340,19 +337,12 @@ class DirectGradient:
             self._add_bias = part_sums(self.sums, schedule.order, each[:, schedule.taps], tuning)
 
     def __call__(
-        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
-        scratch: np.ndarray,
-    ) -> None:  # fmt: skip
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
+    ) -> None:
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
-        call_recorder.call(self._write_borders, scratch)
-        self._copy(source, scratch[self._first :])
-        each = {"x.at": scratch, "y.at": dy}
+        self._copy(source, self._inside)
+        each = {"x.at": self._images, "y.at": dy}
         self._arguments.run(self._kernel, self.schedule.tuning.threads, each)
         self._add_weights(self.sums, weight)
         if bias is not None:
             self._add_bias(self.sums, bias)
-
-    def _write_borders(self, scratch: np.ndarray) -> None:
-        """Write zeros in all planes of images, and the planes of ones."""
-        planes, channels = scratch[: self.scratch_size].reshape(self._shape), self.schedule.x[1]
-        planes[:, :channels], planes[:, channels:] = 0, 1

@@ -16,6 +16,7 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
+from demitasse.backends.kernels.filter_packing import Gather
 from demitasse.backends.kernels.igemm import (
     BLOCK_BYTES,
     ENTRY_BYTES,
@@ -272,9 +273,12 @@ class FilterGradient:
         taps = [math.prod(kernel[axis + 1 :]) for axis in range(len(kernel))]
         self.strides = each * area, 1, schedule.filters, *(each * tap for tap in taps)
         if n > 1:
-            c = schedule.channels // n
-            self.strides = schedule.filters // n * c * area, c * area, area, *taps
+            c, m = schedule.channels // n, schedule.filters // n
+            self.strides = m * c * area, c * area, area, *taps
             self._merged = aligned(schedule.groups * each * area)
+            places = np.arange(self._merged.size).reshape(schedule.groups, area, n, c, n, m)
+            own = places.diagonal(axis1=2, axis2=4).transpose(0, 4, 3, 2, 1)
+            self._take_own = Gather(own, schedule.tuning)
         blocks = schedule.blocks(in_place=False)
         parts, filter_parts = schedule.divide(len(blocks))
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
@@ -309,15 +313,7 @@ class FilterGradient:
         threads = self.schedule.tuning.threads
         self._arguments.run(self._kernel, threads, {**each, "scratch": scratch})
         if self._merged is not None:
-            call_recorder.call(self._take_groups, self._merged, filters)
-
-    def _take_groups(self, merged: np.ndarray, filters: np.ndarray) -> None:
-        """Write the gradients of the filters, of which each belongs to the channels of a group."""
-        one, n = self.schedule, self.schedule.merged
-        c, m = one.channels // n, one.filters // n
-        by_tap = merged.reshape(one.groups, -1, n, c, n, m)
-        own = by_tap.diagonal(axis1=2, axis2=4).transpose(0, 4, 3, 2, 1)
-        filters[: own.size].reshape(own.shape)[...] = own
+            self._take_own(self._merged, filters)
 
 
 class TurnedGradient(FilterGradient):

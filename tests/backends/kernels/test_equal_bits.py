@@ -128,7 +128,7 @@ def few_inputs_gradient(width):
     weight, bias = np.zeros(M * of.taps, np.float32), np.zeros(M, np.float32)
     run = DirectGradient(of, last(of.y), bias=True)
     dy = in_memory(numbers(*of.y, seed=1), last(of.y))
-    run(numbers(2, 3, *SIZE), dy, weight, bias, aligned(run.scratch_size))
+    run(numbers(2, 3, *SIZE), dy, weight, bias)
     return weight, bias
 
 

@@ -91,8 +91,7 @@ def test_the_gradients_of_weights_and_bias(bias, band, window, threads, width, m
     weight, offsets = np.zeros(m * of.taps, np.float32), np.zeros(m, np.float32)
 
     gradient = DirectGradient(of, Images.channels_last(of.y), bias=bias)
-    scratch = np.zeros(gradient.scratch_size, np.float32)
-    gradient(x, slopes, weight, offsets if bias else None, scratch)
+    gradient(x, slopes, weight, offsets if bias else None)
 
     want = correlated_slopes(x, dy, op.kernel, op.pad, 1, op.stride, op.dilation)
     expect_close(weight.reshape(want.shape), want)
@@ -144,7 +143,7 @@ def test_gradients_of_any_number_of_filters(columns, dilation, stride, width):
         weight = np.full(m * of.taps + 1, 77, np.float32)
 
         gradient = DirectGradient(of, Images.channels_last(of.y), bias=False)
-        gradient(x, slopes, weight, None, np.zeros(gradient.scratch_size, np.float32))
+        gradient(x, slopes, weight, None)
 
         want = correlated_slopes(x, dy, op.kernel, op.pad, 1, op.stride, op.dilation)
         expect_close(weight[:-1].reshape(want.shape), want)
