@@ -144,7 +144,16 @@ def report():
     return Report({"cores": 2}, {"rounds": 3}, [quiet, busy], starts)
 
 
-def test_a_report_gives_ratios_of_medians(report):
+def test_a_ratio_is_the_median_over_the_rounds(report):
+    result = report.results[0]
+    ours, torch = result.rows[:2]
+    ours.medians, torch.medians = [1.0, 2.0, 2.0], [3.0, 3.0, 6.0]
+
+    assert result.ratio(torch) == 3
+    assert result.ratio(result.row("onnxruntime")) is result.ratio(None) is None
+
+
+def test_a_report_gives_times_and_ratios(report):
     text = report.markdown()
 
     assert "| lenet, batch 64 | 1 | 4 (4.00)~ | 2 (2.00)! | failed | 200 | 500 |" in text

@@ -20,8 +20,8 @@ HEAD = """\
 
 What `bench/compare_peers.py --part forward`, `others`, `step`, `busy` and `start` found; how it
 measures is told in [Benchmarks](../benchmarks.md#beside-other-engines). A bar is the time of the
-fastest of the other engines that gave the right results, divided by ours: beyond the line we are
-faster, before it they are.
+fastest of the other engines that gave the right results, divided by ours, as the median over the
+rounds: beyond the line we are faster, before it they are.
 """
 LIMITED = """\
 ## With AVX2 alone
@@ -88,9 +88,8 @@ def fastest_peer_ratio(result: dict[str, Any]) -> tuple[str, float, str] | None:
     others = [row for row in able if not row["engine"].startswith("demitasse")]
     if not ours or not others:
         return None
-    best = min(others, key=lambda row: row["milliseconds"])
-    ratio = best["milliseconds"] / ours[0]["milliseconds"]
-    return _name(result["case"]), ratio, best["engine"]
+    best = min(others, key=lambda row: row["ratio"])
+    return _name(result["case"]), best["ratio"], best["engine"]
 
 
 def _name(case: str) -> str:
