@@ -7,7 +7,7 @@ equally, so their ratios are stable although their times are not.
 import os
 import platform
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -47,6 +47,7 @@ class Result:
     Attributes:
         case: The case.
         seconds: Time of each synchronized pass.
+        rounds: Median time of the passes of each round.
         layers: Milliseconds of each layer, forward and backward together, the median of a few
             passes; empty if not measured.
         memory: Bytes of device memory: blobs, gradients, parameters, state of layers, history of
@@ -62,6 +63,7 @@ class Result:
 
     case: Case
     seconds: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)
     layers: dict[str, float] = field(default_factory=dict)
     memory: int = 0
     moved: int = 0
@@ -202,7 +204,9 @@ def measure(
         for number in range(rounds):
             for result, work in running if number % 2 else reversed(running):
                 before = _joules(work)
-                result.seconds += _round(work, seconds)
+                times = _round(work, seconds)
+                result.seconds += times
+                result.rounds.append(statistics.median(times))
                 result.joules += _joules(work) - before
         for result, _ in running if reading else ():
             if result.case.device not in PEERS:
@@ -277,12 +281,11 @@ def _joules(work: _Work) -> float:
     return (work.net.device.backend.joules or 0.0) if isinstance(work, _TimedCase) else 0.0
 
 
-def _round(work: _Work, seconds: float) -> Iterator[float]:
-    end = perf_counter() + seconds
-    while True:
-        yield work.once()
-        if perf_counter() >= end:
-            return
+def _round(work: _Work, seconds: float) -> list[float]:
+    end, times = perf_counter() + seconds, [work.once()]
+    while perf_counter() < end:
+        times.append(work.once())
+    return times
 
 
 PEAK_SIDE = 1024

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +62,12 @@ def _case_cells(result: Result) -> tuple[str, ...]:
 
 
 def _against_peers(result: Result, results: Sequence[Result]) -> str:
-    """Return the speed relative to the fastest peer of the same net, phase and batch size."""
-    peers = [
-        one.median
-        for one in results
-        if one.case.device in PEERS
-        and not one.error
-        and replace(one.case, device=result.case.device) == result.case
-    ]
-    if result.error or result.case.device in PEERS or not peers:
+    """Return the speed relative to the fastest peer: the median of the rounds' ratios."""
+    able = [one for one in results if one.case.device in PEERS and not one.error]
+    alike = [one for one in able if replace(one.case, device=result.case.device) == result.case]
+    if result.error or result.case.device in PEERS or not alike:
         return "-"
-    return f"{min(peers) / result.median:.2f}"
+    return f"{min(statistics.median(map(truediv, one.rounds, result.rounds)) for one in alike):.2f}"
 
 
 ABOVE_PEAK = (

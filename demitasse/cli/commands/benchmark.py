@@ -160,8 +160,8 @@ def bench_command(
     beside a prototxt is loaded if it is the only one and fits the net; other nets have random
     weights. Inputs of the same shapes replace data layers. The cases run in turn in each round, so
     that other load of the machine affects them equally; nets of a folder are measured one after the
-    other. With --peers, the column "of best peer" is
-    the speed relative to the fastest peer, whose results are compared first.
+    other. With --peers, the column "of best peer" is the speed relative to the fastest peer, as the
+    median of all rounds. The peers' results are compared first.
     """
     from demitasse.benchmark import deploy_nets, measure, read_results, regressions, write_results
     from demitasse.benchmark.measure import machine
