@@ -153,6 +153,15 @@ def test_a_ratio_is_the_median_over_the_rounds(report):
     assert result.ratio(result.row("onnxruntime")) is result.ratio(None) is None
 
 
+def test_a_case_that_we_failed_has_times_of_the_others_and_no_ratios(report):
+    result = report.results[0]
+    result.rows[0].medians = []
+    result.rows[2].apart = result.rows[1].apart
+
+    assert result.best_torch.engine == "torch-cl"
+    assert "| lenet, batch 64 | failed | 4 (-)~ | 2 (-) |" in report.markdown()
+
+
 def test_a_report_gives_times_and_ratios(report):
     text = report.markdown()
 

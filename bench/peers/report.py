@@ -72,7 +72,7 @@ class Result:
     def best_torch(self) -> Row | None:
         """The fastest way to run PyTorch that gives the right results."""
         able = [r for r in self.rows if r.engine.startswith("torch") and r.time and r.agrees]
-        return min(able, key=self.ratio, default=None)
+        return min(able, key=lambda row: self.ratio(row) or row.time, default=None)
 
     @property
     def flop(self) -> float:
