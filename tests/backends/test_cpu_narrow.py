@@ -10,7 +10,7 @@ from narrow_values import CASES_OF, kept
 
 from demitasse import Net
 from demitasse.backends.kernels.language import status
-from demitasse.backends.kernels.language.target import has_bf16, vector_width
+from demitasse.backends.kernels.language.target import has_amx, has_bf16, vector_width
 from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.errors import ConfigError, ErrorCode, NetError
@@ -26,7 +26,17 @@ NARROW = pytest.mark.parametrize(
     "dtype", [pytest.param("bfloat16", marks=BF16), pytest.param("float16", marks=HALF)]
 )
 
-CODE = "llvm:avx512_bf16"
+
+@pytest.fixture(params=["pairs", "tiles"])
+def code(request, monkeypatch):
+    """Name of the instructions that multiply in bfloat16: pairs of channels, or AMX's tiles."""
+    if request.param == "pairs":
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+        return "llvm:avx512_bf16"
+    if not has_amx(vector_width()):
+        pytest.skip("the processor has no AMX")
+    return "llvm:amx_bf16"
+
 
 NET = """
 name: "small"
@@ -76,14 +86,14 @@ def codes(net):
 @NARROW
 @pytest.mark.parametrize("keep_blobs", [None, "outputs"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_net_computes_nearly_the_same(threads, keep_blobs, dtype):
+def test_a_net_computes_nearly_the_same(threads, keep_blobs, dtype, code):
     with settings.override(threads=threads):
         plain, narrow = (made(dtype=one, keep_blobs=keep_blobs) for one in ("float32", dtype))
         for net in (plain, narrow, narrow):
             net.forward()
 
     assert narrow.storage == NARROW_DTYPES[dtype]
-    code, fewest = {"bfloat16": (CODE, 3), "float16": ("_half", 1)}[dtype]
+    code, fewest = {"bfloat16": (code, 3), "float16": ("_half", 1)}[dtype]
     assert sum(code in one for one in codes(narrow)) >= fewest
     assert not any(code in one for one in codes(plain))
     for name in narrow.outputs if keep_blobs else ("wide", "sum", "half", "prelu", "ip", "prob"):
@@ -91,6 +101,7 @@ def test_a_net_computes_nearly_the_same(threads, keep_blobs, dtype):
 
 
 @BF16
+@pytest.mark.usefixtures("code")
 def test_a_convolution_multiplies_what_was_rounded():
     net = made(dtype="bfloat16")
     net.forward()
@@ -121,7 +132,7 @@ layer { name: "then" type: "%s" bottom: "ip" top: "ip" }
 @BF16
 @pytest.mark.parametrize("then", ["ReLU", "Sigmoid", "Dropout"])
 @pytest.mark.parametrize("rows", [1, 3, 8, 40])
-def test_an_inner_product_multiplies_what_was_rounded(rows, then):
+def test_an_inner_product_multiplies_what_was_rounded(rows, then, code):
     with settings.override(threads=2):
         net = made(text=ROWS % (rows, then), dtype="bfloat16", keep_blobs="outputs")
         net.forward()
@@ -129,7 +140,7 @@ def test_an_inner_product_multiplies_what_was_rounded(rows, then):
     x, w = (kept(one, "bfloat16") for one in (net.blobs["data"].cpu_data(), weights(net, "ip")))
     sums = x.astype(float) @ w.astype(float).T + 0.5
     want = {"ReLU": np.maximum(sums, 0), "Sigmoid": 1 / (1 + np.exp(-sums))}.get(then, sums)
-    assert any(CODE in code for code in codes(net))
+    assert any(code in one for one in codes(net))
     expect_near(net.blobs["ip"].cpu_data(), want, 1e-5)
 
 
@@ -183,14 +194,14 @@ layer { name: "wide" type: "Convolution" bottom: "each" top: "wide" convolution_
 
 @BF16
 @pytest.mark.parametrize("keep_blobs", [None, "outputs"])
-def test_a_depthwise_convolution_and_pixels_behind_it(keep_blobs):
+def test_a_depthwise_convolution_and_pixels_behind_it(keep_blobs, code):
     net = made(text=SEPARABLE, dtype="bfloat16", keep_blobs=keep_blobs)
     plain = made(text=SEPARABLE)
     for one in (net, plain):
         one.forward()
 
-    code = "separable" if keep_blobs else "igemm"
-    assert any(f"{code} {CODE}" in one for one in codes(net))
+    kind = "separable" if keep_blobs else "amx" if "amx" in code else "igemm"
+    assert any(f"{kind} {code}" in one for one in codes(net))
     expect_near(net.blobs["wide"].cpu_data(), plain.blobs["wide"].cpu_data())
 
 

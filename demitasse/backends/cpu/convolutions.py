@@ -31,6 +31,7 @@ from demitasse.backends.cpu.arguments import (
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import IMAGE_AXES, first_suitable, suitable_images, volumes_of
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
+from demitasse.backends.kernels.amx_convolution import AmxConvolution, plan_amx
 from demitasse.backends.kernels.depthwise import (
     DepthwiseConvolution,
     DepthwiseGradients,
@@ -130,7 +131,8 @@ class ConvCase:
         """
         tuning, group = kernel_tuning(self.engine, storage=self.at.storage), self.op.group
         c, m = self.x[1] // group, self.y[1] // group
-        return replace(tuning, bf16=tuning.bf16 and c >= tuning.width < m and group <= MOST_GROUPS)
+        pays = c >= tuning.width < m and group <= MOST_GROUPS
+        return replace(tuning, bf16=tuning.bf16 and pays)
 
     def fitting(self, channels: int) -> Tuning:
         """Return the tuning with vectors no wider than so many channels, if there are such."""
@@ -248,6 +250,8 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
     general: list[ConvKernels] = [IgemmKernels(case)]
     if case.op.after:
         return general, ("other pads after the axes than before",)
+    with suppress(Declined):
+        return [AmxKernels(case)], ()
     case = case.of_planes()
     if case.depth.size == 1 and case.at.backward:
         with suppress(Declined):
@@ -272,6 +276,21 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
         except Declined as declined:
             reasons.append(str(declined))
     return general, tuple(reasons)
+
+
+class AmxKernels(ConvKernels):
+    """Convolutions in bfloat16 by AMX."""
+
+    def __init__(self, case: ConvCase) -> None:
+        super().__init__(case)
+        self.schedule = plan_amx(case.op, case.x, case.y, case.tuning)
+
+    def forward(self, operands: ConvOperands) -> KernelCall:
+        ends = operands.source, operands.target
+        x, y = (suitable_images(end.layout, 1) for end in ends)
+        adds = operands.other is not None
+        make = partial(AmxConvolution, self.schedule, x, y, operands.then, adds=adds)
+        return self._call(make, operands, operands.other)
 
 
 class IgemmKernels(ConvKernels):

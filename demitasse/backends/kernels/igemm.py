@@ -584,7 +584,7 @@ class IgemmSchedule(TunedKernel):
 
     @property
     def code(self) -> str:
-        return super().code + ("_bf16" if self.tuning.bf16 else "")
+        return f"{self.kernel} llvm:{self.tuning.product_instructions}"
 
     @property
     def each(self) -> int:

@@ -26,7 +26,7 @@ def need_layout(fits: bool, *images: Images) -> None:
 
 @dataclass(frozen=True)
 class Images:
-    """Layout of float32 images, with the channels last or in C order.
+    """Layout of images of float32 or bfloat16, with the channels last or in C order.
 
     Strides are in elements.
 
@@ -35,6 +35,7 @@ class Images:
         channel_stride: Elements from one channel to the next; 1 with the channels last.
         planes: Planes of an image with a third axis; H and W are those of a plane.
         plane_stride: Elements from one plane to the next.
+        bf16: Whether elements are bfloat16.
     """
 
     shape: tuple[int, int, int, int]
@@ -44,6 +45,7 @@ class Images:
     channel_stride: int = 1
     planes: int = 1
     plane_stride: int = 0
+    bf16: bool = False
 
     @classmethod
     def channels_last(cls, shape: tuple[int, int, int, int]) -> Images:
@@ -80,6 +82,11 @@ class Images:
         """Bytes of the images if all are contiguous, channels last; 0 if not."""
         contiguous = self.is_rows and self.column_stride == self.shape[1]
         return math.prod(self.shape) * FLOAT if contiguous else 0
+
+    def in_bf16(self) -> Images:
+        """Return images of bfloat16, each pixel of which is at the beginning of these images'."""
+        image, row, column = 2 * self.image_stride, 2 * self.row_stride, 2 * self.column_stride
+        return replace(self, image_stride=image, row_stride=row, column_stride=column, bf16=True)
 
     def in_planes(self, count: int) -> Images:
         """Return images whose rows are those of so many images, one after the other."""

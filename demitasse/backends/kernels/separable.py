@@ -9,11 +9,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.amx_convolution import (
+    AmxConvolution,
+    AmxFields,
+    AmxSchedule,
+    plan_amx,
+)
 from demitasse.backends.kernels.depthwise import (
     DepthwiseFields,
     DepthwiseOperands,
@@ -56,17 +63,12 @@ class SeparableSchedule:
     """
 
     strips: DepthwiseSchedule
-    product: IgemmSchedule
+    product: IgemmSchedule | AmxSchedule
 
     @property
     def channels(self) -> int:
         """Channels between the two."""
         return self.strips.x[1]
-
-    @property
-    def bf16(self) -> bool:
-        """True if pairs of channels are multiplied in bfloat16."""
-        return self.strips.tuning.bf16
 
     @property
     def between(self) -> Images:
@@ -100,7 +102,7 @@ class SeparableSchedule:
     @property
     def code(self) -> str:
         """Name of the code, with the processor's instructions."""
-        return f"separable llvm:{self.strips.tuning.instructions}" + "_bf16" * self.bf16
+        return f"separable llvm:{self.strips.tuning.product_instructions}"
 
 
 def _sizes(count: int, chunks: int) -> list[int]:
@@ -121,7 +123,8 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         "a depthwise convolution runs as one with windows of one pixel in one group",
     )
     strips = plan_depthwise(depthwise, depthwise.bottom, depthwise.top, tuning)
-    product = plan_igemm(pointwise, pointwise.bottom, pointwise.top, tuning)
+    plan = plan_amx if tuning.amx else plan_igemm
+    product = plan(pointwise, pointwise.bottom, pointwise.top, tuning)
     blocks = SeparableSchedule(strips, product)
     channels, filters = blocks.channels, product.filters
     decline_if(tuning.bf16 and channels % 2 > 0, "an odd number of channels; bfloat16 has pairs")
@@ -158,8 +161,27 @@ class SeparableFields(structs.Struct):
     """Rows of the input that two consecutive rows of outputs share."""
 
 
+class TiledFields(SeparableFields):
+    """The same with the product by AMX."""
+
+    product: AmxFields  # type: ignore[assignment]
+
+
+Rounds = Literal["", "pairs", "tiles"]
+"""Products in bfloat16, of pairs or tiles of channels; "" in float32."""
+
+
 @SeparableFields.kernel("separable")
-def _kernel(k: Kernel, s: SeparableFields, code: WindowCode, *, bf16: bool) -> None:
+def _kernel(k: Kernel, s: SeparableFields, code: WindowCode, rounds: Rounds) -> None:
+    _write(k, s, code, rounds)
+
+
+@TiledFields.kernel("separable_tiles")
+def _tiled_kernel(k: Kernel, s: TiledFields, code: WindowCode) -> None:
+    _write(k, s, code, "tiles")
+
+
+def _write(k: Kernel, s: SeparableFields, code: WindowCode, rounds: Rounds) -> None:
     each, product = s.depthwise, s.product
     thread, threads = k.thread()
     buffer = each.y.at + thread * s.buffer_bytes
@@ -172,26 +194,34 @@ def _kernel(k: Kernel, s: SeparableFields, code: WindowCode, *, bf16: bool) -> N
             image, line = row.i // each.y.rows, row.i % each.y.rows
             write_row(k, each, code, image, line, (k.word(0), each.vectors), row.words[0])
             row.words = [row.words[0] + row_bytes]
-        if bf16:
-            _round_pixels(k, each, buffer, (end - begin) * each.y.columns)
-        unseen = end % each.y.rows * each.step_down - each.top + s.overlap
+        if rounds:
+            _round_pixels(k, each, buffer, (end - begin) * each.y.columns, rounds)
         changes = {
             "y.images": k.word(1),
             "x.at": buffer,
             "y.at": product.y.at + begin * y_row_bytes,
             "y.rows": end - begin,
             "added": product.added + begin * y_row_bytes,
-            "ahead": each.x.row(end // each.y.rows, unseen),
         }
+        if rounds != "tiles":
+            unseen = end % each.y.rows * each.step_down - each.top + s.overlap
+            changes["ahead"] = each.x.row(end // each.y.rows, unseen)
         k.call_at(s.multiply, product.store(k, changes), 0, 1)
 
 
-def _round_pixels(k: Kernel, each: DepthwiseFields, buffer: Word, pixels: Word) -> None:
-    """Replace the channels of each pixel by bfloat16, at the pixel's beginning."""
+def _round_pixels(
+    k: Kernel, each: DepthwiseFields, buffer: Word, pixels: Word, rounds: Rounds
+) -> None:
+    """Replace the channels of each pixel by bfloat16, at the pixel's beginning.
+
+    Tiles have zeros behind the channels, in the place of those of float32.
+    """
     with k.loop(pixels, words=[buffer]) as pixel:
         [at] = pixel.words
         with k.loop(each.x.channels, 0, k.width) as channel:
             k.store_bfloat(k.load(at + channel.i * FLOAT), at + channel.i * HALF)
+        if rounds == "tiles":
+            k.store(k.constant(0.0), at + each.x.channels * HALF)
         pixel.words = [at + each.y.column_stride * FLOAT]
 
 
@@ -223,24 +253,33 @@ class SeparableConvolution:
         tuning, op, between = strips.tuning, strips.op, blocks.between
         rows = blocks.block_rows
         self.depthwise = DepthwiseOperands(strips, x, between, then[0])
-        self._product = ImplicitGemm(
-            replace(
-                blocks.product,
-                tuning=replace(tuning, threads=1),
-                buffered=tuple(rows * strips.y[3] for rows in set(rows)),
-            ),
-            between, y, then[1], adds=adds,
-            ahead_bytes=max(rows) * op.stride[0] * x.row_stride * FLOAT,
-        )  # fmt: skip
-        self.filters = aligned(self._product.size)
-        self.scratch_size = tuning.threads * max(rows) * between.row_stride
-        self._kernel = _kernel(strips.width, strips.code_with(then[0]), bf16=blocks.bf16)
+        buffered: dict[str, Any] = {
+            "tuning": replace(tuning, threads=1),
+            "buffered": tuple(rows * strips.y[3] for rows in set(rows)),
+        }
+        code, fields = strips.code_with(then[0]), SeparableFields
+        self._product: ImplicitGemm | AmxConvolution
+        if isinstance(blocks.product, AmxSchedule):
+            rounded = between.in_bf16()
+            product = replace(blocks.product, **buffered)
+            self._product = AmxConvolution(product, rounded, y, then[1], adds=adds)
+            self._kernel, fields = _tiled_kernel(strips.width, code), TiledFields
+            self.filters = self._product.filters
+        else:
+            self._product = ImplicitGemm(
+                replace(blocks.product, **buffered), between, y, then[1], adds=adds,
+                ahead_bytes=max(rows) * op.stride[0] * x.row_stride * FLOAT,
+            )  # fmt: skip
+            self._kernel = _kernel(strips.width, code, "pairs" if tuning.bf16 else "")
+            self.filters = aligned(self._product.size)
+        self._buffer = max(rows) * between.row_stride
+        self.scratch_size = tuning.threads * self._buffer
         self._arguments = structs.Arguments(
-            SeparableFields.values(
+            fields.values(
                 depthwise=self.depthwise.values,
                 product=self._product.values,
                 multiply=self._product.kernel,
-                buffer_bytes=max(rows) * between.row_stride * FLOAT,
+                buffer_bytes=self._buffer * FLOAT,
                 parts=tuning.threads,
                 blocks=blocks.count,
                 overlap=(op.kernel[0] - 1) * op.dilation[0] + 1 - op.stride[0],
@@ -249,6 +288,9 @@ class SeparableConvolution:
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights of the pointwise convolution, in C order."""
+        if isinstance(self._product, AmxConvolution):
+            self._product.update(weights)
+            return
         shape = self.blocks.product.filters, self.blocks.channels, 1
         self._product.pack(weights[: math.prod(shape)].reshape(shape), self.filters)
 

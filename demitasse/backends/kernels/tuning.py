@@ -8,12 +8,13 @@ from typing import ClassVar, NamedTuple
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.language import status
-from demitasse.backends.kernels.language.target import has_bf16
+from demitasse.backends.kernels.language.target import has_amx, has_bf16
 from demitasse.backends.step import decline_if
 from demitasse.backends.storage import Stored
 from demitasse.core.config import settings
 
 LOWERINGS = {
+    "amx": "convolution of tiles of bfloat16",
     "depthwise": "depthwise convolution",
     "few_classes": "softmax of few classes",
     "few_inputs": "direct convolution of few input channels",
@@ -44,7 +45,8 @@ class Tuning:
         shared_filter_bytes: Size of transformed filters from which on all threads share tiles.
         noted_bytes: Outputs of a depthwise convolution that are stored for the following pointwise
             convolution; they stay in a core's second cache.
-        bf16: Whether convolutions and inner products multiply in bfloat16.
+        bf16: Whether convolutions and inner products multiply pairs of bfloat16.
+        amx: Whether they multiply tiles of bfloat16, by AMX.
         without: Names of lowerings that are switched off; see ``LOWERINGS``.
         always: Names of lowerings that run wherever they are supported, whatever they cost.
     """
@@ -57,6 +59,7 @@ class Tuning:
     shared_filter_bytes: int = 8 << 20
     noted_bytes: int = 128 << 10
     bf16: bool = False
+    amx: bool = False
     without: frozenset[str] = frozenset()
     always: frozenset[str] = frozenset()
 
@@ -64,6 +67,11 @@ class Tuning:
     def instructions(self) -> str:
         """Name of the processor's instructions for vectors of this width."""
         return {4: "neon", 16: "avx512"}.get(self.width, "avx2")
+
+    @property
+    def product_instructions(self) -> str:
+        """Name of the instructions that multiply."""
+        return "amx_bf16" if self.amx else self.instructions + "_bf16" * self.bf16
 
     def imbalance(self, count: int) -> float:
         """Return the load of the thread with most of ``count`` items, relative to the mean."""
@@ -81,12 +89,17 @@ class Tuning:
     def as_set(self, threads: int, storage: Stored = "float") -> Tuning:
         """Return this tuning for some threads, changed by the settings ``jit`` and ``winograd``.
 
-        Kernels multiply in bfloat16 for a net that is stored so, if the processor can.
+        Kernels multiply in bfloat16 for a net that is stored so, if the processor can: by AMX where
+        it has tiles.
         """
         off = frozenset() if settings.get_often("winograd") else {"winograd"}
         width = self.width if status().ready else 0
-        bf16 = storage == "bfloat16" and has_bf16(width)
-        return replace(self, width=width, threads=threads, bf16=bf16, without=self.without | off)
+        rounds = storage == "bfloat16" and has_bf16(width)
+        amx = rounds and has_amx(width)
+        return replace(
+            self, width=width, threads=threads, bf16=rounds and not amx, amx=amx,
+            without=self.without | off,
+        )  # fmt: skip
 
 
 class TunedKernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -24,11 +25,25 @@ from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.epilogue import Epilogue, rectifier_of
+from demitasse.backends.kernels.amx_convolution import (
+    AmxConvolution,
+    AmxSchedule,
+    plan_amx_product,
+)
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.few_rows import MOST_ROWS, FewRows, Then, most_vectors
 from demitasse.backends.kernels.filter_packing import Order
-from demitasse.backends.kernels.igemm import ImplicitGemm, dense_schedule, row_images
-from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_forward
+from demitasse.backends.kernels.igemm import (
+    IgemmSchedule,
+    ImplicitGemm,
+    dense_schedule,
+    row_images,
+)
+from demitasse.backends.kernels.igemm_convolution import (
+    FilterGradient,
+    IgemmConvolution,
+    igemm_forward,
+)
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.step import Operand, Operands
 from demitasse.backends.storage import ParameterRounding, Stored
@@ -61,7 +76,8 @@ class Product:
         )
         self.row = layouts.plain((self.m,))
         self._tuning, narrow = kernel_tuning(engine), kernel_tuning(engine, storage=storage)
-        pays = narrow.bf16 and not transpose and self.k >= narrow.width < self.m
+        rounds = narrow.bf16 or narrow.amx
+        pays = rounds and not transpose and self.k >= narrow.width < self.m
         self._narrow, self._half = narrow if pays else None, storage == "half"
         self._rounded = ParameterRounding("half", weight.name, weight.count)
 
@@ -76,8 +92,15 @@ class Product:
         bias = None if self._bias is None else InputArg(self._bias, self.row)
         weight: Source = InputArg(self._weight, self._w)
         if self._narrow is not None:
-            schedule = dense_schedule(rows, k, m, self._narrow)
-            make = partial(igemm_forward, schedule, *_ends(rows, k, m), rectifier_of(then))
+            schedule: AmxSchedule | IgemmSchedule
+            make: Callable[[], AmxConvolution | IgemmConvolution]
+            if self._narrow.amx:
+                schedule = plan_amx_product(rows, k, m, self._narrow)
+                source, target = (Images.channels_last((1, n, rows, 1)) for n in (k, m))
+                make = partial(AmxConvolution, schedule, source, target, rectifier_of(then))
+            else:
+                schedule = dense_schedule(rows, k, m, self._narrow)
+                make = partial(igemm_forward, schedule, *_ends(rows, k, m), rectifier_of(then))
             packed = PackedKernel(make, update=weight)
             return KernelCall(self._engine, packed, *ends, bias, None, code=schedule.code)
         kernel: FewRows | ImplicitGemm

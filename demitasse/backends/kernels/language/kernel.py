@@ -179,6 +179,10 @@ class Kernel(Routine):
 
     # -- memory --------------------------------------------------------------------------------
 
+    def pointer(self, address: Word) -> Value:
+        """Return an address as the argument of LLVM's functions."""
+        return Value(self.code, "ptr", self._pointer(address))
+
     def load(self, address: Word, some: Condition | None = None) -> Vector:
         """Return the vector at an address, with zeros for the lanes that ``some`` lacks."""
         if some is None:
@@ -195,6 +199,12 @@ class Kernel(Routine):
     def load_halves(self, address: Word) -> Vector:
         """Return as many floats of 16 bits at an address as a vector has, widened."""
         narrow = vector_kind(self.width, "half")
+        value = Value(self.code, narrow, self._load(address, narrow, HALF))
+        return self._filled(value.converted("fpext", self._vector))
+
+    def load_bfloats(self, address: Word) -> Vector:
+        """Return as many numbers of bfloat16 at an address as a vector has, widened."""
+        narrow = vector_kind(self.width, BFLOAT)
         value = Value(self.code, narrow, self._load(address, narrow, HALF))
         return self._filled(value.converted("fpext", self._vector))
 
@@ -257,8 +267,7 @@ class Kernel(Routine):
         return mask if rare or self.width >= WIDE else FirstLanes(mask, count)
 
     def _some(self, address: Word, some: Condition) -> list[Value]:
-        pointer = Value(self.code, "ptr", self._pointer(address))
-        return [pointer, self._index(FLOAT), some]
+        return [self.pointer(address), self._index(FLOAT), some]
 
     def _index(self, number: int) -> Value:
         return Value(self.code, INDEX, str(number))
@@ -289,9 +298,8 @@ class Kernel(Routine):
 
     def prefetch(self, address: Word, cache: int = 1) -> None:
         """Prefetch the cache line at an address, valid or not, to the cache of level 1 or 2."""
-        line = Value(self.code, "ptr", self._pointer(address))
         use_near_data = (self._index(number) for number in (0, 4 - cache, 1))
-        call_function(self.code, "llvm.prefetch.p0", "void", line, *use_near_data)
+        call_function(self.code, "llvm.prefetch.p0", "void", self.pointer(address), *use_near_data)
 
     def prefetch_step(self, size: int, tiles: Word) -> Word:
         """Return bytes that a step, which reads ``size``, prefetches if ``tiles`` share a panel."""

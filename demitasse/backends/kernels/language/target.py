@@ -4,6 +4,7 @@ Code that differs between architectures is in this module: names of instructions
 calls, fields of Linux's ``/proc/cpuinfo``.
 """
 
+import ctypes
 import os
 import platform
 import sys
@@ -184,6 +185,31 @@ def extra_features() -> str:
 
 WITHOUT_BF16 = {"AVX512_CORE", "AVX512_CORE_VNNI"}
 """Instruction sets of the environment variable that have vectors of 16 floats, without it."""
+
+
+AMX = "amx_tile", "amx_bf16"
+"""Linux's names of the instructions that multiply tiles of bfloat16."""
+
+WITHOUT_AMX = WITHOUT_BF16 | {"AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512"}
+"""Instruction sets of the environment variable that have no tiles."""
+
+ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
+"""Numbers of Linux on x86-64: the system call, the request, and the processor's state."""
+
+
+@cache
+def _may_use_tiles() -> bool:
+    """Return whether Linux lets this process use AMX's registers, which needs a request."""
+    if system() != LINUX or not processor_features().issuperset(AMX):
+        return False
+    refused: int = ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA)
+    return not refused
+
+
+def has_amx(width: int) -> bool:
+    """Return whether kernels that may multiply pairs of bfloat16 may multiply tiles of them."""
+    allowed = os.environ.get(MOST, "").upper() not in WITHOUT_AMX
+    return has_bf16(width) and allowed and _may_use_tiles()
 
 
 def has_bf16(width: int) -> bool:
