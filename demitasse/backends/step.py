@@ -106,7 +106,7 @@ class LayoutUse(NamedTuple):
 
     Attributes:
         role: "written"; or "preferred" for data that is read.
-        layout: The layout; None for C order, which only ``written`` may have.
+        layout: The layout; None for C order that is written, or if none is preferred.
     """
 
     role: Literal["written", "preferred"]
@@ -120,6 +120,7 @@ class Layouts(Protocol):
 
     def written(self, memory: Memory, shape: tuple[int, ...]) -> PrivateLayout | None: ...
     def preferred(self, memory: Memory) -> tuple[PrivateLayout, ...]: ...
+    def agreed(self, memory: Memory) -> PrivateLayout | None: ...
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,11 @@ class Step(ABC, Generic[E, O]):
     def workspace(self) -> int:
         """Bytes of its own or shared scratch memory."""
         return 0
+
+    @property
+    def follows_layouts(self) -> bool:
+        """True if it is fused, also alone, for the layouts that others prefer and write."""
+        return False
 
     def layout_uses(self, *, backward: bool) -> Iterable[LayoutUse]:
         """Return the private layouts of a prepared pass; none for backends without them."""

@@ -5,7 +5,7 @@ channels. A Step is fast in some layouts, and a change of layout between two Ste
 Steps therefore choose their layouts one after the other, each with those of the Steps before it.
 
 Steps state their layouts as values (``Step.layout_uses``): layouts that a Step writes, and layouts
-that a Step prefers to read. The plan collects these in one pass over its
+that a Step prefers to read, or none of them. The plan collects these in one pass over its
 layers whenever it prepares Steps, with three sweeps:
 
 1. In the order of the layers, each Step is prepared for the layouts in which the Steps before it
@@ -13,7 +13,7 @@ layers whenever it prepares Steps, with three sweeps:
 2. In reverse, its backward pass is prepared for the layouts of its tops' gradients.
    Without its backward pass, a Step is left out, and the two sweeps are repeated.
 3. In the order of the layers again, groups of layers are fused. A group may write its last top in
-   the layout that its readers prefer.
+   the layout that its readers prefer. A Step that follows the layouts of others is prepared again.
 
 A prepared Step that is used again states the same layouts as a new one, and is only used again for
 bottoms in the layouts that it was prepared for. The assignment follows from the layers, their
@@ -38,7 +38,7 @@ class LayoutAssignment:
 
     def clear(self) -> None:
         """Forget all layouts, at the start of the first sweep."""
-        self._preferred: dict[int, dict[int, PrivateLayout]] = defaultdict(dict)
+        self._preferred: dict[int, dict[int, PrivateLayout | None]] = defaultdict(dict)
         self.clear_written()
 
     def clear_written(self) -> None:
@@ -47,11 +47,16 @@ class LayoutAssignment:
 
     def add(self, step: AnyStep | None, *, backward: bool = False) -> None:
         """Add the layouts of a layer's prepared Step; None for portable code."""
-        for role, blob, layout, diff in _uses(step, backward=backward):
-            serial = (blob.diff_memory if diff else blob.data_memory).serial
-            if role == "written":
-                self._written[serial] = layout
-            elif layout is not None:
+        uses = [
+            (role, blob, layout, (blob.diff_memory if diff else blob.data_memory).serial)
+            for role, blob, layout, diff in _uses(step, backward=backward)
+        ]
+        written = {serial: layout for role, _, layout, serial in uses if role == "written"}
+        self._written |= written
+        for role, blob, layout, serial in uses:
+            if layout is None and (backward or serial in written):  # in place
+                continue
+            if role == "preferred":
                 preferred = self._preferred[serial]
                 preferred.pop(id(blob), None)  # the last reader of a blob comes last
                 preferred[id(blob)] = layout
@@ -75,7 +80,13 @@ class LayoutAssignment:
 
         Of several readers of a blob the last counts, because the others are in place.
         """
-        return tuple(self._preferred.get(memory.serial, {}).values())
+        readers = self._preferred.get(memory.serial, {}).values()
+        return tuple(layout for layout in readers if layout is not None)
+
+    def agreed(self, memory: Memory) -> PrivateLayout | None:
+        """Return the layout that all readers of a memory prefer; None if there is none."""
+        first, *others = self._preferred.get(memory.serial, {}).values() or (None,)
+        return None if any(other is not first for other in others) else first
 
 
 def _uses(step: AnyStep | None, *, backward: bool) -> Iterable[LayoutUse]:

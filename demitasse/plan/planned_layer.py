@@ -142,7 +142,8 @@ class PlannedLayer:
         """Find or prepare a group of this layer and as many of the ``followers`` as possible."""
         members = [self, *followers]
         read = [self._written(blob) for blob in self.binding.bottom]
-        wanted = [self._layouts.preferred(m.binding.top[0].data_memory) for m in members]
+        tops = [member.binding.top[0].data_memory for member in members]
+        wanted = [(self._layouts.preferred(top), self._layouts.agreed(top)) for top in tops]
         key = (*(member._key for member in members), *read, *wanted)
         found = self._groups.find(key) or self._groups.keep(key, self._fused(members))
         self.group, self.why_not_fused = found
@@ -153,7 +154,8 @@ class PlannedLayer:
         chain = [member.layer.op for member in members if member.layer.op]
         operands = [member._operands() for member in members]
         steps = [member.step for member in members]
-        for count in range(len(members), 1, -1):
+        alone = steps[0] is not None and steps[0].follows_layouts
+        for count in range(len(members), 0 if alone else 1, -1):
             try:
                 fuse = self.layer.device.backend.fuse
                 return Group(fuse(chain[:count], operands[:count], steps[:count]), count), why

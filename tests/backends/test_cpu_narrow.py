@@ -101,8 +101,7 @@ def test_a_net_computes_nearly_the_same(threads, keep_blobs, dtype, code):
 
 
 @BF16
-@pytest.mark.usefixtures("code")
-def test_a_convolution_multiplies_what_was_rounded():
+def test_a_convolution_multiplies_what_was_rounded(code):
     net = made(dtype="bfloat16")
     net.forward()
     x, w = (kept(one, "bfloat16") for one in (net.blobs["sum"].cpu_data(), weights(net, "half")))
@@ -113,7 +112,12 @@ def test_a_convolution_multiplies_what_was_rounded():
     exact.params["half"][1].mutable_cpu_data()[...] = net.params["half"][1].cpu_data()
     exact.forward(start="half", end="clip")
 
-    expect_near(net.blobs["half"].cpu_data(), exact.blobs["half"].cpu_data(), 1e-6)
+    got, want = (one.blobs["half"].cpu_data() for one in (net, exact))
+    if "amx" in code:  # which stores the result in bfloat16
+        np.testing.assert_array_equal(got, kept(got, "bfloat16"))
+        assert (np.abs(got - want) <= 2.0**-8 * np.abs(want) + 1e-6).all()
+    else:
+        expect_near(got, want, 1e-6)
 
 
 def weights(net, name):
@@ -206,6 +210,7 @@ def test_a_depthwise_convolution_and_pixels_behind_it(keep_blobs, code):
 
 
 @NARROW
+@pytest.mark.usefixtures("code")
 def test_weights_that_change_are_rounded_again(dtype):
     net = made(dtype=dtype, keep_blobs="outputs")
     net.forward()
@@ -215,12 +220,97 @@ def test_weights_that_change_are_rounded_again(dtype):
 
     net.forward()
 
-    other = made(dtype=dtype)
+    other = made(dtype=dtype, keep_blobs="outputs")
     for name in ("wide", "half", "ip"):
         other.params[name][0].mutable_cpu_data()[...] *= -1
     other.forward()
     expect_near(net.blobs["prob"].cpu_data(), other.blobs["prob"].cpu_data(), 1e-5)
     assert np.abs(net.blobs["prob"].cpu_data() - before).max() > 0.01
+
+
+BRANCHES = """
+layer { name: "data" type: "Input" top: "data" input_param {
+  shape { dim: 2 dim: 3 dim: 40 dim: 44 } } }
+layer { name: "first" type: "Convolution" bottom: "data" top: "first" convolution_param {
+  num_output: 32 kernel_size: 5 stride: 2 pad: 2 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "first" top: "first" }
+layer { name: "pool" type: "Pooling" bottom: "first" top: "pool" pooling_param {
+  pool: MAX kernel_size: 3 stride: 2 } }
+layer { name: "one" type: "Convolution" bottom: "pool" top: "one" convolution_param {
+  num_output: 48 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "each" type: "Convolution" bottom: "pool" top: "each" convolution_param {
+  num_output: 32 group: 32 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "relu2" type: "ReLU" bottom: "each" top: "each" }
+layer { name: "three" type: "Convolution" bottom: "each" top: "three" convolution_param {
+  num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "joined" type: "Concat" bottom: "one" bottom: "three" top: "joined" }
+layer { name: "back" type: "Convolution" bottom: "joined" top: "back" convolution_param {
+  num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "sum" type: "Eltwise" bottom: "joined" bottom: "back" top: "sum" }
+layer { name: "relu3" type: "ReLU" bottom: "sum" top: "sum" }
+layer { name: "odd" type: "Convolution" bottom: "sum" top: "odd" convolution_param {
+  num_output: 40 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "turned" type: "Permute" bottom: "odd" top: "turned"
+  permute_param { order: 0 order: 2 order: 3 order: 1 } }
+layer { name: "mean" type: "Pooling" bottom: "sum" top: "mean" pooling_param {
+  pool: AVE global_pooling: true } }
+layer { name: "ip" type: "InnerProduct" bottom: "mean" top: "ip" inner_product_param {
+  num_output: 20 weight_filler { type: "xavier" } } }
+"""
+READ = ("first", "pool", "one", "three", "joined", "back", "sum", "odd", "turned", "mean", "ip")
+
+
+@BF16
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("keep_blobs", [None, "outputs"])
+def test_all_that_reads_a_blob_finds_its_values(keep_blobs, threads):
+    with settings.override(threads=threads):
+        plain, narrow = (
+            made(text=BRANCHES, dtype=one, keep_blobs=keep_blobs) for one in ("float32", "bfloat16")
+        )
+        for _ in range(6):  # replayed at last
+            for net in (plain, narrow):
+                net.forward()
+
+    for name in ("turned", "ip") if keep_blobs else READ:
+        expect_near(narrow.blobs[name].cpu_data(), plain.blobs[name].cpu_data(), 2e-2)
+
+
+@BF16
+@pytest.mark.skipif(not has_amx(vector_width()), reason="the processor has no AMX")
+def test_blobs_between_kernels_of_tiles_are_in_bfloat16():
+    net = made(text=BRANCHES, dtype="bfloat16")
+    net.forward()
+
+    def is_kept(name):
+        values = net.blobs[name].cpu_data()
+        return np.array_equal(values, kept(values, "bfloat16"))
+
+    assert {name for name in READ if is_kept(name)} == {
+        "first",
+        "pool",
+        "one",
+        "three",
+        "joined",
+        "back",
+        "sum",
+    }
+
+
+@BF16
+@pytest.mark.usefixtures("code")
+def test_a_part_of_a_net_reads_what_was_written_by_hand():
+    net, plain = (made(text=BRANCHES, dtype=one) for one in ("bfloat16", "float32"))
+    for one in (net, plain):
+        one.forward()
+    values = np.random.default_rng(1).normal(size=net.blobs["joined"].shape)
+    for one in (net, plain):
+        one.blobs["joined"].mutable_cpu_data()[...] = values
+        one.forward(start="back")
+
+    expect_near(net.blobs["sum"].cpu_data(), plain.blobs["sum"].cpu_data(), 2e-2)
+    np.testing.assert_array_equal(net.blobs["joined"].cpu_data(), values.astype(np.float32))
 
 
 IN_PLACE = """

@@ -89,6 +89,13 @@ class Stated:
         return () if backward else self.uses
 
 
+class StatedBackward(Stated):
+    """The same of a backward pass."""
+
+    def layout_uses(self, *, backward):
+        return self.uses if backward else ()
+
+
 class Order:
     """A layout of a shape."""
 
@@ -121,3 +128,33 @@ def test_the_last_reader_of_each_blob_counts():
         assigned.add(Stated(LayoutUse("preferred", reader, order)))
 
     assert assigned.preferred(one.data_memory) == (first, last)
+
+
+def test_readers_agree_if_all_prefer_the_same():
+    one, other, order = blob(), blob(), Order(2, 3)
+    other.share_data(one)
+
+    def agreed(*uses):
+        assigned = LayoutAssignment()
+        for use in uses:
+            assigned.add(Stated(*use))
+        return assigned.agreed(one.data_memory)
+
+    prefers, neither = LayoutUse("preferred", one, order), LayoutUse("preferred", other, None)
+    assert agreed() is None
+    assert agreed([prefers]) is order
+    assert agreed([prefers], [neither]) is None
+    assert agreed([prefers], [LayoutUse("preferred", other, Order(2, 3))]) is None
+    assert agreed([LayoutUse("preferred", one, Order(2, 3))], [prefers]) is order
+    assert agreed([prefers], [neither, LayoutUse("written", other, order)]) is order  # in place
+
+
+def test_a_backward_pass_that_reads_a_blob_changes_no_preference():
+    one, order = blob(), Order(2, 3)
+    assigned = LayoutAssignment()
+
+    assigned.add(Stated(LayoutUse("preferred", one, order)))
+    assigned.add(StatedBackward(LayoutUse("preferred", one, None)), backward=True)
+
+    assert assigned.agreed(one.data_memory) is order
+    assert assigned.preferred(one.data_memory) == (order,)

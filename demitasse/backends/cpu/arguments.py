@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.layout import Layout, plain
+from demitasse.backends.cpu.layout import Layout, plain, rounded, stored
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Layouts, LayoutUse, Memory, Operand
 
@@ -184,6 +184,10 @@ class InputArg(BlobArg):
         super().__init__(blob, layout, diff=diff)
         self._copy: DerivedArg | None = None
 
+    @property
+    def layout_use(self) -> LayoutUse | None:
+        return None if self.diff else LayoutUse("preferred", self.blob, None)
+
     def array(self) -> np.ndarray:
         memory = self.memory
         if self.plain:
@@ -205,13 +209,24 @@ class InputArg(BlobArg):
 
 
 class PreferredArg(InputArg):
-    """An argument that is read, by a kernel that takes this layout alone."""
+    """An argument that is read, by a kernel for which one layout is best.
 
-    __slots__ = ()
+    Args:
+        layout: The layout in which it is read.
+        best: The best one; the same by default.
+    """
+
+    __slots__ = ("_best",)
+
+    def __init__(
+        self, blob: Operand, layout: Layout, best: Layout | None = None, *, diff: bool = False
+    ) -> None:
+        super().__init__(blob, layout, diff=diff)
+        self._best = layout if best is None else best
 
     @property
     def layout_use(self) -> LayoutUse:
-        return LayoutUse("preferred", self.blob, self.layout)
+        return LayoutUse("preferred", self.blob, self._best)
 
 
 class ParamArg(InputArg):
@@ -292,7 +307,33 @@ class GradArg(OutputArg):
         total += part
 
 
-def written_layout(layouts: Layouts, memory: Memory, shape: tuple[int, ...]) -> Layout:
-    """Return the layout in which a Step writes a memory; C order if unknown."""
+def rounded_input(at: Layouts, blob: Operand, layout: Layout, best: Layout) -> PreferredArg:
+    """Return a blob in the ``best`` layout if it is written so, in bfloat16; else in ``layout``."""
+    found = written_layout(at, blob.data_memory, layout.shape, bf16=True)
+    return PreferredArg(blob, best if found is best else layout, best)
+
+
+def rounded_ends(
+    at: Layouts, source: tuple[Operand, Layout], target: tuple[Operand, Layout]
+) -> tuple[PreferredArg, OutputArg]:
+    """Return a bottom and a top in these layouts, or in bfloat16 where others agree."""
+    best, written = (rounded(layout) for _, layout in (source, target))
+    return rounded_input(at, *source, best), rounded_output(at, *target, written)
+
+
+def rounded_output(at: Layouts, blob: Operand, layout: Layout, best: Layout) -> OutputArg:
+    """Return a blob in the ``best`` layout, of bfloat16, if all readers prefer that."""
+    return OutputArg(blob, best if at.agreed(blob.data_memory) is best else layout)
+
+
+def written_layout(
+    layouts: Layouts, memory: Memory, shape: tuple[int, ...], *, bf16: bool = False
+) -> Layout:
+    """Return the layout in which a Step writes a memory; C order if unknown.
+
+    The layout is of float32, unless the caller takes ``bf16``, too.
+    """
     found: Any = layouts.written(memory, shape)
-    return plain(shape) if found is None else found
+    if found is None:
+        return plain(shape)
+    return found if bf16 or not found.bf16 else stored(found, bf16=False)

@@ -26,12 +26,16 @@ from demitasse.backends.cpu.arguments import (
     PreferredArg,
     ScratchArg,
     Source,
+    rounded_ends,
+    rounded_input,
+    rounded_output,
     written_layout,
 )
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import IMAGE_AXES, first_suitable, suitable_images, volumes_of
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
-from demitasse.backends.kernels.amx_convolution import AmxConvolution, plan_amx
+from demitasse.backends.kernels.amx_convolution import AmxConvolution
+from demitasse.backends.kernels.amx_schedule import plan_amx
 from demitasse.backends.kernels.depthwise import (
     DepthwiseConvolution,
     DepthwiseGradients,
@@ -112,15 +116,18 @@ class ConvCase:
         shape = n // planes, c, planes, *size
         return layouts.strided(shape, (image * planes, channel, image, *steps))
 
-    def images(self, layout: layouts.Layout, width: int, *, padded: bool = False) -> Images:
+    def images(
+        self, layout: layouts.Layout, width: int, *, padded: bool = False, bf16: bool = False
+    ) -> Images:
         """Return the images of a layout that has vectors of so many channels.
 
-        With ``padded``, channels that fill a pixel up count.
+        With ``padded``, channels that fill a pixel up count. Images are of float32, or also
+        ``bf16``.
 
         Raises:
             Declined: It has none.
         """
-        images = suitable_images(layout, width, padded=padded)
+        images = suitable_images(layout, width, padded=padded, bf16=bf16)
         return images if self.depth.size == 1 else images.in_planes(layout.shape[2])
 
     @cached_property
@@ -278,19 +285,39 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
     return general, tuple(reasons)
 
 
+def _in_any_order(images: Images, width: int) -> bool:
+    """Return True: channels may be last, or in C order."""
+    del images, width
+    return True
+
+
 class AmxKernels(ConvKernels):
-    """Convolutions in bfloat16 by AMX."""
+    """Convolutions in bfloat16 by AMX, from and to images of bfloat16 where all agree."""
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
         self.schedule = plan_amx(case.op, case.x, case.y, case.tuning)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
-        ends = operands.source, operands.target
-        x, y = (suitable_images(end.layout, 1) for end in ends)
-        adds = operands.other is not None
-        make = partial(AmxConvolution, self.schedule, x, y, operands.then, adds=adds)
-        return self._call(make, operands, operands.other)
+        at, one, other = self.case.at.layouts, self.schedule, operands.other
+        known = operands.source.layout, operands.target.layout
+        best, written = (
+            layouts.rounded(layout) if channels % layouts.WHOLE == 0 else layout
+            for layout, channels in zip(known, (one.channels, one.filters), strict=True)
+        )
+        source: InputArg = rounded_input(at, operands.source.blob, known[0], best)
+        found = written_layout(at, source.memory, source.layout.shape)
+        if one.reads_planes and found.plain:
+            source = InputArg(source.blob, found)
+        target = rounded_output(at, operands.target.blob, known[1], written)
+        if other is not None:
+            other = PreferredArg(other.blob, target.layout, written)
+        takes = _in_any_order if one.reads_planes else Images.fits
+        x = suitable_images(source.layout, 1, takes, bf16=True)
+        y = suitable_images(target.layout, 1, bf16=True)
+        has = {"adds": other is not None, "slopes": operands.slopes is not None}
+        make = partial(AmxConvolution, one, x, y, operands.then, **has)
+        return self._call(make, replace(operands, source=source, target=target), other)
 
 
 class IgemmKernels(ConvKernels):
@@ -394,7 +421,7 @@ class UpsamplingKernels(ConvKernels):
                 if few:
                     end = end.in_layout(layouts.channels_last(end.layout.shape, channels))
                 ends[name] = end
-                images.append(self.case.images(end.layout, channels, padded=few))
+                images.append(self.case.images(end.layout, channels, padded=few, bf16=True))
         return replace(operands, **ends), images
 
 
@@ -411,6 +438,11 @@ class DepthwiseKernels(UpsamplingKernels):
             operands, taken = replace(operands, offsets=None), operands.offsets
         else:
             operands, _ = self._as_written(operands, self.case.x[1])
+        if self.case.tuning.amx and self.schedule.group.size == 1 and not few:
+            source, target = operands.source, operands.target
+            ends = (source.blob, source.layout), (target.blob, target.layout)
+            source, target = rounded_ends(self.case.at.layouts, *ends)
+            operands = replace(operands, source=source, target=target)
         operands, (x, y) = self._filled(operands)
         make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
         return self._call(make, operands, take_offsets=taken)
@@ -506,7 +538,8 @@ class DirectKernels(ConvKernels):
         target, known = operands.target, [operands.target.layout]
         if not self.case.at.backward:
             wished: Any = self.case.at.layouts.preferred(target.memory)[-1:]
-            known[:0] = [one for one in wished if one.shape == target.layout.shape]
+            same = [one for one in wished if one.shape == target.layout.shape]
+            known[:0] = [layouts.stored(one, bf16=False) for one in same]
         layout, y = first_suitable(known, partial(self.case.images, width=self.schedule.width))
         source = operands.source.in_layout(self.case.x_in_order)
         operands = replace(operands, source=source, target=target.in_layout(layout))

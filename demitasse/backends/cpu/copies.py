@@ -1,13 +1,15 @@
 """Copies between memory layouts."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import product
 
 import numpy as np
 
-from demitasse.backends.cpu.layout import Layout
+from demitasse.backends.arrays import aligned
+from demitasse.backends.cpu.layout import Layout, stored
+from demitasse.backends.kernels.elementwise import Elementwise
 from demitasse.backends.kernels.strided_copy import MOST_LOOPS, CopyLoop, StridedCopy, join_loops
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import decline_if
@@ -44,6 +46,39 @@ class LayoutCopy:
 
 
 _ZERO = np.zeros(1, np.float32)
+
+
+class ConvertingCopy:
+    """A copy from or to a layout of bfloat16, through float32.
+
+    Raises:
+        Declined: There are too many loops.
+    """
+
+    def __init__(self, source: Layout, target: Layout, tuning: Tuning) -> None:
+        here, there = (stored(end, bf16=False) for end in (source, target))
+        self._copies: list[tuple[Callable[[np.ndarray, np.ndarray], None], int]] = []
+        if source.bf16:
+            self._copies.append((_conversion(here, tuning, widens=True), here.size))
+        if here is not there:
+            self._copies.append((LayoutCopy(here, there, tuning), there.size))
+        if target.bf16:
+            self._copies.append((_conversion(there, tuning, widens=False), target.size))
+
+    def __call__(self, source: np.ndarray, target: np.ndarray) -> None:
+        """Copy between buffers."""
+        *firsts, (last, _) = self._copies
+        for copy, size in firsts:
+            between = aligned(size)
+            copy(source, between)
+            source = between
+        last(source, target)
+
+
+def _conversion(layout: Layout, tuning: Tuning, *, widens: bool) -> Elementwise:
+    """Return the conversion of all elements from bfloat16, or to it."""
+    return Elementwise([("sum", ())], 1, layout.size, tuning, (widens, not widens))
+
 
 CopyPiece = tuple[int | None, int, list[CopyLoop]]
 """Places of the first elements that are read, None for zeros, and written; nested loops."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse.backends.arrays import give_back
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.copies import LayoutCopy
+from demitasse.backends.cpu.copies import ConvertingCopy, LayoutCopy
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.kernels.language.target import vector_width
@@ -65,7 +65,7 @@ class Engine(HostEngine):
         super().__init__()
         self.tuning = Tuning(vector_width())
         self._of_thread = _OfThread()
-        self._copies: dict[tuple[Layout, Layout], LayoutCopy] = {}
+        self._copies: dict[tuple[Layout, Layout], LayoutCopy | ConvertingCopy] = {}
 
     def ready_threads(self) -> None:
         """Start the threads of a pass.
@@ -104,7 +104,7 @@ class Engine(HostEngine):
                     give_back(old)
                 read, written = read + old.size, written + part.size
 
-    def copy(self, here: Layout, there: Layout) -> LayoutCopy:
+    def copy(self, here: Layout, there: Layout) -> LayoutCopy | ConvertingCopy:
         """Return the copy from one layout to another of the same shape.
 
         Raises:
@@ -113,7 +113,8 @@ class Engine(HostEngine):
         copy = self._copies.get((here, there))
         if copy is None:
             try:
-                copy = LayoutCopy(here, there, self.tuning.as_set(thread_count()))
+                kind = ConvertingCopy if here.bf16 or there.bf16 else LayoutCopy
+                copy = kind(here, there, self.tuning.as_set(thread_count()))
             except Declined as declined:
                 message = f"{declined}, {here} and {there}"
                 raise DeviceError(message, code=ErrorCode.FAILED) from None

@@ -27,8 +27,9 @@ def images_of(layout: Layout) -> Images | None:
     shape = n, layout.padded[1], math.prod(spatial[:-1]), math.prod(spatial[-1:])
     if layout.plain:
         return Images.in_order(shape)
-    last = layout is layouts.channels_last(layout.shape, layout.padded[1])
-    return Images.channels_last(shape) if last else None
+    places = layouts.stored(layout, bf16=False) if layout.bf16 else layout
+    last = places is layouts.channels_last(layout.shape, layout.padded[1])
+    return Images.channels_last(shape, bf16=layout.bf16) if last else None
 
 
 def volumes_of(layout: Layout) -> Images:
@@ -49,17 +50,18 @@ def volumes_of(layout: Layout) -> Images:
 
 def suitable_images(
     layout: Layout, width: int, takes: Callable[[Images, int], bool] = Images.fits, *,
-    padded: bool = False,
+    padded: bool = False, bf16: bool = False,
 ) -> Images:  # fmt: skip
     """Return the images of a layout that a kernel ``takes`` with vectors of ``width`` floats.
 
-    With ``padded``, channels that fill a pixel up count.
+    With ``padded``, channels that fill a pixel up count. Images are of float32, unless the kernel
+    takes ``bf16``, too.
 
     Raises:
         Declined: The kernel does not take the images.
     """
     images = images_of(layout) if padded or layout.padded == layout.shape else None
-    if images is None or not takes(images, width):
+    if images is None or (images.bf16 and not bf16) or not takes(images, width):
         message = f"channels of {layout.shape} that fill no vectors of {width} here"
         raise Declined(message)
     return images

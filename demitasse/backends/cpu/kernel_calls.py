@@ -154,5 +154,7 @@ def elementwise_call(
 ) -> KernelCall:
     """Return a call of functions of every element."""
     decline_if(len(sources) > MOST, f"{len(sources)} arrays; our kernels read up to {MOST}")
-    kernel = Elementwise(chain, len(sources), targets[0].layout.size, kernel_tuning(engine))
+    bf16 = tuple(one.layout.bf16 for one in (*sources, *targets))
+    count = targets[0].layout.size * (2 if bf16[len(sources)] else 1)
+    kernel = Elementwise(chain, len(sources), count, kernel_tuning(engine), bf16)
     return KernelCall(engine, kernel, *sources, *targets)

@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 class Layout:
-    """Places of the float32 elements of a shape: strides of blocks, which divide at most one axis.
+    """Places of the elements of a shape: strides of blocks, which divide at most one axis.
 
     Attributes:
         shape: The logical shape.
@@ -25,24 +25,29 @@ class Layout:
         axis: Axis of the blocks, whose elements lie side by side.
         block: Elements of a block; 1 without blocks.
         first: Place of the first element.
+        bf16: Whether elements are bfloat16, not float32.
         padded: The shape with padding, whole blocks.
-        size: Elements of a buffer, padding included.
-        plain: Whether it is C order without padding, that of the host side.
+        size: Elements of a buffer of float32, padding included.
+        plain: Whether it is C order of float32 without padding, that of the host side.
     """
 
-    __slots__ = ("axis", "block", "first", "padded", "plain", "shape", "size", "strides")
+    __slots__ = ("axis", "bf16", "block", "first", "padded", "plain", "shape", "size", "strides")
 
     def __init__(
-        self, shape: Shape, strides: Shape, axis: int = 0, block: int = 1, *, first: int = 0
-    ) -> None:
+        self, shape: Shape, strides: Shape, axis: int = 0, block: int = 1, *, first: int = 0,
+        bf16: bool = False,
+    ) -> None:  # fmt: skip
         self.shape, self.axis, self.block, self.first = shape, axis, block, first
+        self.bf16 = bf16
         blocks = [-(-n // self.block_of(i)) for i, n in enumerate(shape)]
         self.padded = tuple(n * self.block_of(i) for i, n in enumerate(blocks))
         count = math.prod(self.padded)
         self.strides = _known_strides(blocks, strides, count)
         self.size = max(map(mul, blocks, self.strides), default=1)
         in_order = self.strides == _known_strides(shape, c_order(shape), count)
-        self.plain = block == 1 and in_order and first == 0
+        self.plain = block == 1 and in_order and first == 0 and not bf16
+        if bf16:
+            self.size = -(-self.size // 2)
 
     def block_of(self, axis: int) -> int:
         """Return the size of an axis's blocks; 1 without blocks."""
@@ -60,10 +65,11 @@ class Layout:
             cut = begin % block or (length % block and end != self.shape[axis])
             decline_if(cut, f"a part from {first} on; blocks cannot be cut there")
             place += begin // block * self.strides[axis]
-        return Layout(shape, self.strides, self.axis, self.block, first=place)
+        return Layout(shape, self.strides, self.axis, self.block, first=place, bf16=self.bf16)
 
     def __repr__(self) -> str:
         places = f"strides {self.strides}, blocks of {self.block} on axis {self.axis}"
+        places += ", bfloat16" * self.bf16
         return f"Layout({self.shape}, {'plain' if self.plain else places})"
 
 
@@ -75,11 +81,35 @@ def _known_strides(counts: Sequence[int], strides: Shape, size: int) -> Shape:
 _known: dict[tuple[Any, ...], Layout] = {}
 
 
-def strided(shape: Shape, strides: Shape, axis: int = 0, block: int = 1) -> Layout:
+def strided(
+    shape: Shape, strides: Shape, axis: int = 0, block: int = 1, *, bf16: bool = False
+) -> Layout:
     """Return the layout with some strides, of blocks of an axis if ``block`` is not 1."""
     axis = axis if block > 1 else 0
-    made = Layout(shape, strides, axis, block)
-    return _known.setdefault((shape, made.strides, axis, block), made)
+    made = Layout(shape, strides, axis, block, bf16=bf16)
+    return _known.setdefault((shape, made.strides, axis, block, bf16), made)
+
+
+def stored(layout: Layout, *, bf16: bool) -> Layout:
+    """Return the layout with the same places, of elements in bfloat16 or float32."""
+    return strided(layout.shape, layout.strides, layout.axis, layout.block, bf16=bf16)
+
+
+WHOLE = 16
+"""Channels in bfloat16 are a multiple, which fills vectors."""
+
+
+def rounded(layout: Layout) -> Layout:
+    """Return the layout in bfloat16, if its channels are last and fill vectors."""
+    last = len(layout.shape) > 2 and layout is innermost(layout.shape, 1)
+    return stored(layout, bf16=True) if last and layout.shape[1] % WHOLE == 0 else layout
+
+
+def paired(layout: Layout) -> Layout:
+    """Return a layout of bfloat16, channels last, as one of float32 with pairs of channels."""
+    n, channels, *spatial = layout.shape
+    strides = tuple(max(1, stride // 2) for stride in layout.strides)
+    return Layout((n, channels // 2, *spatial), strides, first=layout.first // 2)
 
 
 def c_order(shape: Shape) -> Shape:

@@ -1,11 +1,12 @@
 """Base of this backend's Steps."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
 from demitasse.backends.cpu.arguments import InputArg, OutputArg, ScratchArg, written_layout
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.kernel_calls import KernelCall
+from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.ops import Activation, Op
 from demitasse.backends.step import LayoutUse, Operand, Operands, Step, decline_if, decline_in_place
@@ -42,6 +43,11 @@ class CpuStep(Step[Engine, O], Generic[O]):
         self.backward_calls: list[KernelCall] = []
         self.followers: Sequence[str] = ()
         self.kept_bytes = 0
+
+    @cached_property
+    def rounds(self) -> bool:
+        """True if blobs are in bfloat16 where all agree: products are of tiles."""
+        return kernel_tuning(self.engine, storage=self.at.storage).amx
 
     @property
     def replayable(self) -> bool:

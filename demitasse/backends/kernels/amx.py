@@ -6,7 +6,10 @@ Intel AMX".
 
 from __future__ import annotations
 
-from demitasse.backends.kernels.language.kernel import FEWEST_TILES, Kernel
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import (
     HALF,
     INT,
@@ -29,6 +32,20 @@ SUMS, ROWS, FILTERS = (0, 1, 2, 3), (4, 5), (6, 7)
 
 MOST_ROWS, MOST_VECTORS = HEIGHT * len(ROWS), len(FILTERS)
 """Rows of a product, and vectors of filters, whose sums fit into the registers."""
+
+
+class Ahead(NamedTuple):
+    """Memory that steps prefetch.
+
+    Attributes:
+        address: Address of what the first step prefetches.
+        step_bytes: Bytes from there to the next step's.
+        lines: Lines that a step prefetches.
+    """
+
+    address: Word
+    step_bytes: Word | int
+    lines: int
 
 
 def configure(k: Kernel, rows: int, channels: int) -> None:
@@ -55,8 +72,8 @@ def release(k: Kernel) -> None:
 
 def product_sums(
     k: Kernel, steps: Word, places: Word, left: Word, rows: int, row_bytes: Word, filters: Word,
-    filter_bytes: int, vectors: int, into: Word, ahead: tuple[Word, Word] | None = None,
-) -> Word:  # fmt: skip
+    filter_bytes: int, vectors: int, into: Word, ahead: Sequence[Ahead] = (),
+) -> list[Word]:  # fmt: skip
     """Write the sums of rows times filters, row after row: the micro-kernel of products.
 
     Args:
@@ -70,8 +87,7 @@ def product_sums(
         filter_bytes: Bytes from the filters of a step to the next's.
         vectors: Vectors of filters.
         into: Address of the sums, ``vectors`` of each row.
-        ahead: Address from which steps prefetch, and bytes from what a step prefetches to the
-            next's; None for none. The next address is returned.
+        ahead: Memory that steps prefetch; the addresses behind it are returned.
     """
     columns, blocks = range(vectors), range(len(_heights(rows)))
 
@@ -87,23 +103,24 @@ def product_sums(
     sums = {(i, j): SUMS[2 * i + j] for i in blocks for j in columns}
     for number in sums.values():
         call("tilezero", register(number))
-    fetched, fetched_bytes = ahead or (k.word(0), k.word(0))
-    with k.loop(steps, words=[filters, fetched]) as step:
-        panel, fetched = step.words
+    with k.loop(steps, words=[filters, *(one.address for one in ahead)]) as step:
+        panel, *addresses = step.words
         row = left + k.load_word(places + step.i * INT)
-        for line in range(vectors * HEIGHT // FEWEST_TILES if ahead else 0):
-            k.prefetch(fetched + LINE_BYTES * line, cache=2)
+        for one, address in zip(ahead, addresses, strict=True):
+            for line in range(one.lines):
+                k.prefetch(address + LINE_BYTES * line, cache=2)
         for j in columns:
             tile("tileloadd64", FILTERS[j], panel + TILE_BYTES * j, LINE_BYTES)
         for i in blocks:
             tile("tileloadd64", ROWS[i], row + row_bytes * (HEIGHT * i), row_bytes)
             for j in columns:
                 call("tdpbf16ps", *map(register, (sums[i, j], ROWS[i], FILTERS[j])))
-        step.words = [panel + filter_bytes, fetched + fetched_bytes]
+        fetched = [at + one.step_bytes for one, at in zip(ahead, addresses, strict=True)]
+        step.words = [panel + filter_bytes, *fetched]
     for (i, j), number in sums.items():
         at = into + LINE_BYTES * (HEIGHT * vectors * i + j)
         tile("tilestored64", number, at, LINE_BYTES * vectors)
-    return step.words[1]
+    return step.words[1:]
 
 
 def _heights(rows: int) -> list[int]:

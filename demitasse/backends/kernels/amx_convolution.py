@@ -11,20 +11,18 @@ Architectures*, 2018.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import amx
+from demitasse.backends.kernels.amx_schedule import AmxSchedule, Buffer, Division, Steps
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields
 from demitasse.backends.kernels.language import structs
-from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.kernel import FEWEST_TILES, Kernel
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     HALF,
@@ -36,312 +34,10 @@ from demitasse.backends.kernels.language.values import (
     minimum,
 )
 from demitasse.backends.kernels.products import tile_rows
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
-from demitasse.backends.step import decline_if
 from demitasse.backends.storage import narrowed
 
-STRIP_BYTES = 768 << 10
-"""Bytes of a strip at most; the second cache holds it, and a panel of filters."""
-
-NEAR_BYTES = 256 << 10
+NEAR_BYTES = 1024 << 10
 """Bytes of filters up to which the second cache holds them."""
-
-SAME_SETS = 512
-"""Distances of pixels that are a multiple of so many bytes: their channels compete for the same
-lines of the cache."""
-
-AXES = 2
-"""Spatial axes of images."""
-
-MOST_GROUPS = 32
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Division of a window's channels into steps of products.
-
-    Attributes:
-        folded: Whether the channels of all pixels of a window's row are one row of channels.
-        pixel: Channels from one pixel of the buffer to the next.
-        width: Channels of a step.
-        each: Steps of a tap, or of a window's row if ``folded``.
-        taps: Number of taps or rows.
-    """
-
-    folded: bool
-    pixel: int
-    width: int
-    each: int
-    taps: int
-
-    @property
-    def count(self) -> int:
-        """Number of steps."""
-        return self.taps * self.each
-
-
-def _divided(channels: int) -> tuple[int, int]:
-    """Return the least number of equal steps of an even number of channels, and the channels.
-
-    They are whole tiles, zeros behind the channels included, if there is no such number.
-    """
-    fewest = math.ceil(channels / amx.WIDTH)
-    for count in range(fewest, 2 * fewest):
-        width, rest = divmod(channels, count)
-        if not rest and width % 2 == 0 and width <= amx.WIDTH:
-            return count, width
-    return fewest, amx.WIDTH
-
-
-def plan_steps(op: ops.Conv, channels: int) -> Steps:
-    """Return the division of a window's channels that takes the fewest steps."""
-    rows, columns = op.kernel
-    even = channels + channels % 2
-    each, width = _divided(even)
-    own = each * width
-    line = amx.WIDTH * (own * HALF % SAME_SETS == 0)
-    separate = Steps(False, own + line, width, each, rows * columns)
-    if columns == 1 or op.dilation[1] > 1:
-        return separate
-    each, width = _divided(columns * even)
-    folded = Steps(True, even, width, each, rows)
-    exact = each * width == columns * even  # else a row would reach into the next pixel
-    return folded if exact and folded.count < separate.count else separate
-
-
-class Division(NamedTuple):
-    """Division of a convolution among threads.
-
-    Attributes:
-        images: Images of a strip at most.
-        rows: Rows of outputs of a strip at most; fewer than all for one image.
-        strips: Number of strips.
-        filter_parts: In how many parts the panels are divided.
-    """
-
-    images: int
-    rows: int
-    strips: int
-    filter_parts: int
-
-
-@dataclass(frozen=True)
-class AmxSchedule(TunedKernel):
-    """A convolution over two axes. Threads divide strips of outputs, or the filters.
-
-    Attributes:
-        op: The convolution.
-        x: The images' shape, (N, C, H, W).
-        y: The outputs' shape, (N, M, OH, OW).
-        buffered: Numbers of pixels of products whose pixels lie in a core's own buffer, in
-            bfloat16, with zeros behind the channels; none for images.
-    """
-
-    kernel = "amx"
-
-    op: ops.Conv
-    x: tuple[int, ...]
-    y: tuple[int, ...]
-    tuning: Tuning
-    buffered: tuple[int, ...] = ()
-
-    @property
-    def code(self) -> str:
-        return f"{self.kernel} llvm:{self.tuning.product_instructions}"
-
-    @property
-    def channels(self) -> int:
-        """Channels of the input of a group."""
-        return self.x[1] // self.op.group
-
-    @property
-    def filters(self) -> int:
-        """Filters of a group."""
-        return self.y[1] // self.op.group
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of a panel of filters."""
-        return min(amx.MOST_VECTORS, math.ceil(self.filters / self.width))
-
-    @property
-    def panel(self) -> int:
-        """Filters of a panel."""
-        return self.vectors * self.width
-
-    @property
-    def panels(self) -> int:
-        """Panels of a group, the last of which may be padded."""
-        return math.ceil(self.filters / self.panel)
-
-    @property
-    def panel_bytes(self) -> int:
-        """Bytes of a panel."""
-        return self.steps.count * self.vectors * amx.TILE_BYTES
-
-    @cached_property
-    def steps(self) -> Steps:
-        """The steps of the products."""
-        return plan_steps(self.op, self.channels)
-
-    @property
-    def by_row(self) -> bool:
-        """True if each row of outputs is a run of its own, as windows are a stride apart."""
-        return self.steps.folded and set(self.op.stride) != {1}
-
-    @property
-    def reach(self) -> tuple[int, int]:
-        """Rows and columns from the first tap to the last."""
-        op = self.op
-        return op.dilation[0] * (op.kernel[0] - 1), op.dilation[1] * (op.kernel[1] - 1)
-
-    @property
-    def phases(self) -> tuple[int, int]:
-        """Rows and columns of the strides that taps read; each has a part of the buffer."""
-        if self.by_row:
-            return 1, 1
-        (down, right), reach = self.op.stride, self.reach
-        return min(down, reach[0] + 1), min(right, reach[1] + 1)
-
-    @property
-    def columns(self) -> int:
-        """Pixels of a row of the buffer."""
-        step, width = self.op.stride[1], self.y[3]
-        if self.by_row:
-            return (width - 1) * step + self.reach[1] + 1
-        return width + self.reach[1] // step
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row of the buffer."""
-        return self.columns * self.steps.pixel * HALF
-
-    @property
-    def row_counts(self) -> tuple[int, int]:
-        """Rows of a phase for each row of outputs, and how many more it has."""
-        step = self.op.stride[0]
-        return (step, self.reach[0] + 1 - step) if self.by_row else (1, self.reach[0] // step)
-
-    def image_bytes(self, rows: int) -> int:
-        """Return the bytes of an image in the buffer, with so many rows of outputs."""
-        factor, addend = self.row_counts
-        return math.prod(self.phases) * (rows * factor + addend) * self.row_bytes
-
-    def run(self, rows: int) -> int:
-        """Return the windows of a run, of strips of so many rows."""
-        return self.y[3] if self.by_row else (rows - 1) * self.columns + self.y[3]
-
-    def places(self, rows: int) -> np.ndarray:
-        """Return the bytes from a window to the channels of each step."""
-        steps, op = self.steps, self.op
-        (down, right), gaps = op.stride, op.dilation
-        places = []
-        for tap in np.ndindex(op.kernel[0], 1 if steps.folded else op.kernel[1]):
-            row, column = (at * gap for at, gap in zip(tap, gaps, strict=True))
-            phase = 0
-            if not self.by_row:
-                phase = row % down * self.phases[1] + column % right
-                row, column = row // down, column // right
-            plane = self.image_bytes(rows) // math.prod(self.phases)
-            at = phase * plane + row * self.row_bytes + column * steps.pixel * HALF
-            places += [at + i * steps.width * HALF for i in range(steps.each)]
-        return np.array(places, np.int64)
-
-    @property
-    def is_pointwise(self) -> bool:
-        """True if windows are pixels that follow each other."""
-        op = self.op
-        return {*op.kernel, *op.stride} == {1} and not any(op.pad)
-
-    def reads_pixels(self, x: Images) -> bool:
-        """Return whether tiles are read from the images themselves."""
-        whole = self.channels % amx.WIDTH == 0 or bool(self.buffered)
-        return self.is_pointwise and x.bf16 and x.is_rows and whole
-
-    def division(self, *, reads: bool) -> Division:
-        """Return the division of about equal work that takes the least time."""
-        if self.buffered:
-            return Division(1, 1, 1, 1)
-        return min(self._divisions(reads=reads), key=partial(self._cost, reads=reads))
-
-    def _divisions(self, *, reads: bool) -> Iterator[Division]:
-        n, _, height, width = self.y
-        threads = self.tuning.threads
-        parts = range(1, min(threads, self.panels) + 1)
-        if reads:
-            pixels = n * height * width
-            fewest = math.ceil(pixels * self.channels * HALF / STRIP_BYTES)
-            for strips in range(fewest, min(fewest + threads, pixels) + 1):
-                yield from (Division(1, 1, strips, by) for by in parts)
-            return
-        images = STRIP_BYTES // self.image_bytes(height)
-        fewest = 1
-        if not images:
-            fitting = (rows for rows in range(1, height) if self.image_bytes(rows) <= STRIP_BYTES)
-            fewest = math.ceil(height / max(fitting, default=1))
-        for count in range(fewest, min(fewest + threads, height) + 1):
-            rows = math.ceil(height / count)
-            for each in {1, min(images, math.ceil(n / threads)), min(images, n)}:
-                if each == 1 or (each > 1 == count):
-                    strips = math.ceil(n / each) * math.ceil(height / rows)
-                    yield from (Division(each, rows, strips, by) for by in parts)
-
-    def _cost(self, one: Division, *, reads: bool) -> float:
-        """Return about how many cycles the thread with the most work takes."""
-        n, _, height, width = self.y
-        windows, pixels = n * height * width / one.strips, 0
-        if not reads:
-            windows = one.images * self.run(one.rows) * (one.rows if self.by_row else 1)
-            pixels = one.images * self.image_bytes(one.rows) // (self.steps.pixel * HALF)
-        panels = math.ceil(self.panels / one.filter_parts)
-        tiles = math.ceil(windows / amx.MOST_ROWS)
-        product = panels * tiles * (self.steps.count * STEP_COST + WRITE_COST)
-        filters = panels * self.panel_bytes * READ_COST
-        copied = pixels * (PIXEL_COST + self.steps.each * COPY_COST)
-        turns = math.ceil(one.strips * self.op.group * one.filter_parts / self.tuning.threads)
-        return turns * (product + filters + copied)
-
-
-STEP_COST, WRITE_COST = 70, 300
-"""Cycles of a step of products, and to write the sums of all steps."""
-
-READ_COST = 0.08
-"""Cycles to read a byte of filters from the shared cache."""
-
-PIXEL_COST, COPY_COST = 8, 4
-"""Cycles to copy a pixel, and for each 32 of its channels."""
-
-
-def plan_amx(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> AmxSchedule:
-    """Return the schedule of a convolution; shapes are (N, C, H, W).
-
-    Raises:
-        Declined: It is unsupported.
-    """
-    decline_if(not tuning.amx, "no products of tiles")
-    tuning.require("amx")
-    decline_if(not op.kernel or op.after is not None, "other pads after the axes than before")
-    fits = len(op.kernel) == AXES and op.group <= MOST_GROUPS
-    decline_if(not fits, f"tiles are convolved over {AXES} axes, in up to {MOST_GROUPS} groups")
-    schedule = AmxSchedule(op, x, y, tuning)
-    message = f"{schedule.filters} filters of a group; a tile has {amx.HEIGHT}"
-    decline_if(schedule.filters < amx.HEIGHT, message)
-    return schedule
-
-
-def plan_amx_product(rows: int, length: int, outputs: int, tuning: Tuning) -> AmxSchedule:
-    """Return the schedule of a product: rows are those of an image of one column.
-
-    Raises:
-        Declined: It is unsupported.
-    """
-    x, y = (1, length, rows, 1), (1, outputs, rows, 1)
-    one, none = (1, 1), (0, 0)
-    op = ops.Conv(
-        dtype="float32", bottom=x, top=y, axis=1, kernel=one, stride=one, pad=none, dilation=one,
-        group=1, bias=True,
-    )  # fmt: skip
-    return plan_amx(op, x, y, tuning)
 
 
 class AmxFields(structs.Struct):
@@ -426,9 +122,12 @@ class AmxCode(NamedTuple):
         channels: Channels of the input of a group.
         by_tile: Whether all panels are multiplied with a tile before the next tile; else all tiles
             with a panel.
+        x_lines, added_lines: Lines of the next tile that a step prefetches, of the images and those
+            that are added.
         reads: Whether tiles are read from the images themselves.
+        planes: Whether few channels of the images are in C order.
         x_bf16: Whether the images are in bfloat16; the others, the outputs.
-        adds: Whether images are added, before limits or ReLU.
+        adds: Whether images are added, before a rectifier, which limits or is ReLU.
     """
 
     rows: int
@@ -436,10 +135,14 @@ class AmxCode(NamedTuple):
     panel: tuple[int, int]
     channels: int
     by_tile: bool
+    x_lines: int
+    added_lines: int
     reads: bool
+    planes: bool
     x_bf16: bool
     y_bf16: bool
     adds: bool
+    rectifies: bool
     limited: bool
     relu: bool
 
@@ -459,7 +162,8 @@ class AmxCode(NamedTuple):
         return math.ceil(self.panel[0] / amx.HEIGHT) * amx.TILE_BYTES
 
     def __str__(self) -> str:
-        flags = [name for name in self._fields[4:] if getattr(self, name)]
+        flags = [name for name in self._fields[7:] if getattr(self, name)]
+        flags += [f"{self.x_lines}ahead{self.added_lines}"] * self.by_tile
         own = 0 if self.reads else self.steps.width * self.steps.each
         some = f"{own}of{self.rest}" + "l" * (self.channels >= amx.WIDTH) + "f" * self.steps.folded
         copied = "" if self.reads else some
@@ -520,7 +224,8 @@ def _copied(
     rows = minimum(f.y.rows - top, f.strip_rows)
     each = HALF if code.x_bf16 else FLOAT
     x_bytes = f.x.column_stride * each
-    x = f.x.at + (first * f.x.image_stride + group * f.channels) * each
+    of_group = group * f.channels * f.x.channel_stride
+    x = f.x.at + (first * f.x.image_stride + of_group) * each
     counts = images, f.phases_down, f.phases_right
     with k.loop(counts[0]) as image, k.loop(counts[1]) as down, k.loop(counts[2]) as right:
         phase = buffer + image.i * f.image_bytes
@@ -531,12 +236,15 @@ def _copied(
             into, line = row.words
             there = (line > -1) & (line < f.x.rows)
             source = of_image + line * f.x.row_stride * each
-            with k.loop(f.columns, words=[into, beside]) as column:
-                target, place = column.words
-                inside = there & (place > -1) & (place < f.x.columns)
-                pixel = choose(inside, source + place * x_bytes, f.zeros)
-                _copy_pixel(k, f, code, pixel, target)
-                column.words = [target + f.pixel_bytes, place + f.column_step]
+            if code.planes:
+                _copy_planes(k, f, code, source, choose(there, f.x.columns, 0), into)
+            else:
+                with k.loop(f.columns, words=[into, beside]) as column:
+                    target, place = column.words
+                    inside = there & (place > -1) & (place < f.x.columns)
+                    pixel = choose(inside, source + place * x_bytes, f.zeros)
+                    _copy_pixel(k, f, code, pixel, target)
+                    column.words = [target + f.pixel_bytes, place + f.column_step]
             row.words = [into + f.row_bytes, line + f.row_step]
     outputs, by_row = buffer + f.buffer_bytes, f.run_bytes > 0
     runs = choose(by_row, rows, 1)
@@ -565,6 +273,9 @@ def _copy_pixel(k: Kernel, f: AmxFields, code: AmxCode, pixel: Word, target: Wor
     whole = f.channels // amx.WIDTH
 
     def copy(source: Word, into: Word, left: int) -> None:
+        if left == amx.WIDTH and not code.x_bf16:
+            k.store_bfloats(k.load(source), k.load(source + k.vector_bytes), into)
+            return
         for vector in range(floats):
             count = (left // 2 if code.x_bf16 else left) - k.width * vector
             mask = k.lane_mask(count) if count < k.width else None
@@ -583,6 +294,23 @@ def _copy_pixel(k: Kernel, f: AmxFields, code: AmxCode, pixel: Word, target: Wor
             line.words = [source + source_bytes, into + LINE_BYTES]
     if code.rest:
         copy(pixel + whole * source_bytes, target + whole * LINE_BYTES, code.rest)
+
+
+def _copy_planes(
+    k: Kernel, f: AmxFields, code: AmxCode, source: Word, columns: Word, into: Word
+) -> None:
+    """Copy so many pixels of a row, of few channels in C order, and zeros around."""
+    pixel_bytes = code.steps.pixel * HALF
+    with k.loop(f.left * pixel_bytes, 0, k.vector_bytes) as some:
+        k.store(k.constant(0.0), into + some.i)
+    nothing = k.constant(0.0)
+    with k.loop(f.columns - f.left, 0, k.width, words=[into + f.left * pixel_bytes]) as some:
+        mask, at = k.lane_mask(columns - some.i), source + some.i * FLOAT
+        strides = (f.x.channel_stride * (FLOAT * i) for i in range(code.channels))
+        values = [k.load(at + stride, mask) for stride in strides]
+        values += [nothing] * (code.steps.pixel - len(values))
+        k.store_interleaved(values, some.words[0])
+        some.words = [some.words[0] + k.width * pixel_bytes]
 
 
 class _Place(NamedTuple):
@@ -624,13 +352,17 @@ def _multiply(
             outputs = windows.outputs + (run * f.run_outputs + first) * INT
         return _Place(at + first * f.window_bytes, outputs, group, panel)
 
+    def write_tile(run: Word, tile: Word, panel: Word, count: int) -> None:
+        at = place(run, tile, panel)
+        _write_tile(k, f, code, at, sums, count, _next_tile(f, code, at, panel - begin))
+
     if code.by_tile:
         with k.loop(runs) as run, k.loop(tiles) as tile:
             with k.loop(minimum(end, f.whole) if rest else end, begin) as panel:
-                _write_tile(k, f, code, place(run.i, tile.i, panel.i), sums, most)
+                write_tile(run.i, tile.i, panel.i, most)
             if rest:
                 with k.when(end > f.whole):
-                    _write_tile(k, f, code, place(run.i, tile.i, f.whole), sums, rest)
+                    write_tile(run.i, tile.i, f.whole, rest)
         return
 
     def write_panel(panel: Word, count: int) -> None:
@@ -639,8 +371,9 @@ def _multiply(
         with k.loop(runs, words=[fetched]) as run:
             with k.loop(tiles, words=run.words) as tile:
                 at = place(run.i, tile.i, panel)
-                ahead = tile.words[0], ahead_bytes
-                tile.words = [_write_tile(k, f, code, at, sums, count, ahead)]
+                lines = code.step_bytes // (FEWEST_TILES * LINE_BYTES)
+                ahead = [amx.Ahead(tile.words[0], ahead_bytes, lines)]
+                tile.words = _write_tile(k, f, code, at, sums, count, ahead)
             run.words = tile.words
 
     with k.loop(minimum(end, f.whole) if rest else end, begin) as panel:
@@ -650,10 +383,28 @@ def _multiply(
             write_panel(f.whole, rest)
 
 
+def _next_tile(f: AmxFields, code: AmxCode, at: _Place, panel: Word) -> list[amx.Ahead]:
+    """Return the memory of the next tile that the ``panel`` of this one prefetches.
+
+    Processors do not learn from tiles, whose rows are read side by side.
+    """
+    found, steps = [], panel * f.steps
+    if code.x_lines:
+        step_bytes = code.x_lines * LINE_BYTES
+        next_row = at.left + f.window_bytes * code.rows
+        found.append(amx.Ahead(next_row + steps * step_bytes, step_bytes, code.x_lines))
+    if code.added_lines:
+        step_bytes = code.added_lines * LINE_BYTES
+        next_row = at.outputs + f.y.column_stride * (code.y_bytes * code.rows)
+        next_row = next_row + (f.added - f.y.at)
+        found.append(amx.Ahead(next_row + steps * step_bytes, step_bytes, code.added_lines))
+    return found
+
+
 def _write_tile(
     k: Kernel, f: AmxFields, code: AmxCode, place: _Place, sums: Word, count: int,
-    ahead: tuple[Word, Word] | None = None,
-) -> Word:  # fmt: skip
+    ahead: Sequence[amx.Ahead] = (),
+) -> list[Word]:  # fmt: skip
     """Write the outputs of a tile, of a panel of ``count`` filters."""
     filters = f.filters + (place.group * f.panels + place.panel) * f.panel_bytes
     lefts = range(count, 0, -k.width)
@@ -667,18 +418,25 @@ def _write_tile(
     ats = [channel * FLOAT + k.vector_bytes * j for j in vectors]
     offsets = [k.load(f.offsets + at, mask) for at, mask in zip(ats, masks, strict=True)]
     how = {"limited": code.limited, "relu": code.relu}
-    then = [rectifying(k, f.rectifier, at, **how) for at in ats]
+    then = [rectifying(k, f.rectifier, at, **how) for at in ats] if code.rectifies else []
     load, store = (k.load_bfloats, k.store_bfloat) if code.y_bf16 else (k.load, k.store)
 
     def write(row: Word, target: Word) -> None:
+        target, values = target + channel * code.y_bytes, []
         for j in vectors:
             some = [] if masks[j] is None else [masks[j]]
             value = k.load(sums + row * (len(masks) * k.vector_bytes) + k.vector_bytes * j)
             value += offsets[j]
-            at = target + channel * code.y_bytes + k.width * code.y_bytes * j
+            at = target + k.width * code.y_bytes * j
             if code.adds:
                 value += load(at + (f.added - f.y.at), *some)
-            store(then[j](value), at, *some)
+            values.append(then[j](value) if then else value)
+        if code.y_bf16 and len(values) > 1:
+            k.store_bfloats(values[0], values[1], target)
+            return
+        for j, value in enumerate(values):
+            some = [] if masks[j] is None else [masks[j]]
+            store(value, target + k.width * code.y_bytes * j, *some)
 
     with k.loop(code.rows) as row:
         if code.reads:
@@ -690,8 +448,43 @@ def _write_tile(
     return fetched
 
 
+def _strip_values(schedule: AmxSchedule, one: Division, buffer: Buffer) -> dict[str, int]:
+    """Return the values of the fields of strips and of the buffer."""
+    op, phases, image_bytes = schedule.op, schedule.phases, schedule.image_bytes(one.rows)
+    (factor, addend), by_row = schedule.row_counts, schedule.by_row
+    row_step, column_step = (1, 1) if by_row else op.stride
+    return {
+        "buffer_bytes": buffer.image_bytes,
+        "strip_images": one.images,
+        "strip_rows": one.rows,
+        "row_strips": math.ceil(schedule.y[2] / one.rows),
+        "strips": one.strips,
+        "filter_parts": one.filter_parts,
+        "top": op.pad[0],
+        "left": op.pad[1],
+        "phases_down": phases[0],
+        "phases_right": phases[1],
+        "plane_bytes": image_bytes // math.prod(phases),
+        "image_bytes": image_bytes,
+        "row_bytes": schedule.row_bytes,
+        "pixel_bytes": schedule.steps.pixel * HALF,
+        "columns": schedule.columns,
+        "row_factor": factor,
+        "row_addend": addend,
+        "row_step": row_step,
+        "column_step": column_step,
+        "down": op.stride[0],
+        "run_bytes": op.stride[0] * schedule.row_bytes if by_row else 0,
+        "run_outputs": buffer.run_outputs,
+    }
+
+
 class AmxConvolution:
     """y = filters * windows of x + offset, perhaps plus other images, then a rectifier.
+
+    Args:
+        adds: Whether other images are added.
+        slopes: Whether factors of negative sums are taken.
 
     Attributes:
         kernel: Address of the kernel, which runs with ``values``.
@@ -702,34 +495,25 @@ class AmxConvolution:
 
     def __init__(
         self, schedule: AmxSchedule, x: Images, y: Images, then: Rectifier = NOTHING, *,
-        adds: bool = False,
+        adds: bool = False, slopes: bool = False,
     ) -> None:  # fmt: skip
         self.schedule, reads = schedule, schedule.reads_pixels(x)
         one, steps, op = schedule.division(reads=reads), schedule.steps, schedule.op
-        counts = schedule.buffered or (math.prod((*schedule.y[:1], *schedule.y[2:])) // one.strips,)
-        rows = tile_rows(min(counts) if reads else schedule.run(one.rows), amx.MOST_ROWS)
+        fewest = min(schedule.buffered, default=schedule.pixels // one.strips)
+        rows = tile_rows(fewest if reads else schedule.run(one.rows), amx.MOST_ROWS)
         filters, panel = schedule.filters, schedule.panel
+        by_tile, ahead = schedule.panels * schedule.panel_bytes <= NEAR_BYTES, [0, 0]
+        if by_tile and reads:
+            each = steps.count * schedule.panels * LINE_BYTES
+            ahead = [math.ceil(rows * one.column_stride * one.size / each) for one in (x, y)]
         code = AmxCode(
-            rows, steps, (panel, filters % panel), schedule.channels,
-            schedule.panels * schedule.panel_bytes <= NEAR_BYTES, reads, x.bf16, y.bf16, adds,
-            then.limited, then.relu,
+            rows, steps, (panel, filters % panel), schedule.channels, by_tile, ahead[0],
+            ahead[1] * adds, reads, x.channel_stride > 1, x.bf16, y.bf16, adds,
+            slopes or then != NOTHING, then.limited, then.relu,
         )  # fmt: skip
         self.kernel = _kernel(schedule.width, code)
-        image_bytes = schedule.image_bytes(one.rows)
-        pixel_bytes = steps.pixel * HALF
-        window_bytes = pixel_bytes * (op.stride[1] if schedule.by_row else 1)
-        if reads:
-            window_bytes, buffer_bytes, outputs = x.column_stride * HALF, 0, 0
-        else:
-            windows = schedule.run(one.rows)
-            run_outputs = math.ceil(windows / rows) * rows
-            runs = one.images * (one.rows if schedule.by_row else 1)
-            outputs = run_outputs
-            buffer_bytes = one.images * image_bytes + rows * window_bytes + 2 * LINE_BYTES
-            buffer_bytes = math.ceil(buffer_bytes / LINE_BYTES) * LINE_BYTES
-        size = 0
-        if not reads:
-            size = buffer_bytes + math.ceil(runs * outputs * INT / LINE_BYTES) * LINE_BYTES
+        buffer = schedule.buffer(one, rows)
+        size = 0 if reads else buffer.nbytes
         self.scratch_size = size * schedule.tuning.threads // FLOAT
         self.filters = aligned(op.group * schedule.panels * schedule.panel_bytes // FLOAT)
         self.nbytes = self.filters.nbytes
@@ -737,9 +521,8 @@ class AmxConvolution:
         self._none = aligned(count)
         numbers = then.numbers(count + panel)  # whole vectors are read
         self._slopes = numbers[:count]
-        down, right = op.stride if not schedule.by_row else (1, 1)
-        factor, addend = schedule.row_counts
         self.values = AmxFields.values(
+            **_strip_values(schedule, one, buffer),
             x=ImageFields.of(x),
             y=OutputFields.of(y),
             zeros=aligned(schedule.channels + amx.WIDTH),
@@ -753,29 +536,7 @@ class AmxConvolution:
             places=schedule.places(one.rows),
             rectifier=numbers,
             scratch_bytes=size,
-            buffer_bytes=buffer_bytes,
-            strip_images=one.images,
-            strip_rows=one.rows,
-            row_strips=math.ceil(schedule.y[2] / one.rows),
-            strips=one.strips,
-            filter_parts=one.filter_parts,
-            top=op.pad[0],
-            left=op.pad[1],
-            phases_down=schedule.phases[0],
-            phases_right=schedule.phases[1],
-            plane_bytes=image_bytes // math.prod(schedule.phases),
-            image_bytes=image_bytes,
-            row_bytes=schedule.row_bytes,
-            pixel_bytes=pixel_bytes,
-            columns=schedule.columns,
-            row_factor=factor,
-            row_addend=addend,
-            row_step=down,
-            column_step=right,
-            down=op.stride[0],
-            window_bytes=window_bytes,
-            run_bytes=op.stride[0] * schedule.row_bytes if schedule.by_row else 0,
-            run_outputs=outputs,
+            window_bytes=x.column_stride * HALF if reads else buffer.window_bytes,
         )
         self._arguments = structs.Arguments(self.values)
 

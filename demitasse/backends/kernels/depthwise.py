@@ -189,17 +189,18 @@ Load = Callable[[Word], Vector]
 
 def for_each_member(
     k: Kernel, group: Group, place: Word, sums: list[Vector],
-    body: Callable[[Load, Word, list[Vector]], None],
+    body: Callable[[Load, Word, list[Vector]], None], single: Load | None = None,
 ) -> None:  # fmt: skip
     """Write ``body`` for each member, or else each output, of the groups of a vector of channels.
 
     ``body`` takes the function that loads the member, its number, and the sums, which it updates.
-    The vector is ``place`` bytes from the first channel of a pixel. Each member has a loop of its
+    The vector is ``place`` bytes from the first channel of a pixel. ``single`` loads channels that
+    are groups of their own, by default of float32. Each member has a loop of its
     own, for LLVM schedules few instructions better.
     """
     members, outputs = group
     if group.size == 1:
-        body(k.load, k.word(0), sums)
+        body(single or k.load, k.word(0), sums)
     elif members >= k.width:
         with k.loop(members, vectors=sums) as member:
             moved = member.i * FLOAT - place % (members * FLOAT)
@@ -232,7 +233,7 @@ class DepthwiseFields(ConvolutionFields):
 @DepthwiseFields.kernel("depthwise")
 def _kernel(k: Kernel, f: DepthwiseFields, code: WindowCode, group: Group) -> None:
     with k.parallel_loop(f.x.images, f.y.rows, f.parts) as (image, row, part):
-        output = f.y.row(image, row)
+        output = f.y.row(image, row, code.sizes[1])
         vectors = chunk(f.vectors, part, f.parts)
         write_row(k, f, code, image, row, vectors, output, group, prefetches=True)
 
@@ -247,9 +248,10 @@ def write_row(
     prefetched.
     """
     top = row * f.step_down - f.top
-    rows = [f.x.row_or(f.zeros, image, top + f.down * i) for i in range(code.rows)]
+    x_size, y_size = code.sizes
+    rows = [f.x.row_or(f.zeros, image, top + f.down * i, x_size) for i in range(code.rows)]
 
-    x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
+    x_step, y_step = f.x.column_stride * x_size, f.y.column_stride * y_size
 
     def body(first: Word, inside: Inside) -> None:
         column = (first * code.tile.stride - f.left) * x_step
@@ -287,7 +289,10 @@ def _sum_windows(
     ``inside`` are the columns that are not.
     """
     pixels, wide, *_ = code.tile
-    x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
+    x_size, y_size = code.sizes
+    x_step, y_step = f.x.column_stride * x_size, f.y.column_stride * y_size
+    load = k.load_bfloats if code.x_bf16 else k.load
+    store = k.store_bfloat if code.y_bf16 else k.store
     first, last = (vector * k.vector_bytes for vector in vectors)
     last_place, each = (f.x.channels - k.width) * FLOAT, wide * group.members * k.vector_bytes
     again = (lambda word: word) if is_x86() else k.no_cse
@@ -301,15 +306,16 @@ def _sum_windows(
             sums = [k.load(again(offset)) for _ in range(pixels)]
             lanes = [(number * k.width + lane) // group.outputs for lane in range(k.width)]
             for i, row in enumerate(rows):
-                source = row + place, x_step
+                source = row + place // (FLOAT // x_size), x_step
                 add = partial(_add_taps, k, code.tile, filters + i * each, source, inside)
                 if group.outputs > 1:
                     add(partial(_load_lanes, k, 1, lanes), k.word(0), sums)
                 else:
-                    for_each_member(k, group, place, sums, add)
+                    for_each_member(k, group, place, sums, add, load)
             then = code.rectifying(k, f.rectifier, target)
+            there = output + target // (FLOAT // y_size)
             for pixel, total in enumerate(sums):
-                k.store(then(total), output + y_step * pixel + target)
+                store(then(total), there + y_step * pixel)
 
 
 def _add_taps(
@@ -384,7 +390,8 @@ class DepthwiseConvolution(WindowConvolution):
     ) -> None:
         each = DepthwiseOperands(strips, x, y, then)
         self.filters, self.nbytes, self.update = each.filters, each.nbytes, each.update
-        kernel = _kernel(strips.width, strips.code_with(then), strips.group)
+        code = strips.code_with(then)._replace(x_bf16=x.bf16, y_bf16=y.bf16)
+        kernel = _kernel(strips.width, code, strips.group)
         super().__init__(strips, kernel, each.values, each.rectifier)
 
 

@@ -238,19 +238,30 @@ FORMULAS = {**FUNCTIONS, **SLOPES, **SLOPES_OF_BOTH, **COMBINATIONS, **PAIRS, **
 
 
 @ElementFields.kernel("elementwise")
-def _kernel(k: Kernel, f: ElementFields, arrays: int, *functions: str) -> None:
+def _kernel(
+    k: Kernel, f: ElementFields, arrays: int, *functions: str, bf16: tuple[bool, ...] = ()
+) -> None:
     places = [FLOAT * place for place in range(MOST * len(functions))]
     constants = [k.broadcast(f.numbers + place) for place in places]
 
     def body(place: Word, some: Condition | None) -> None:
+        if bf16 and some is not None:  # bfloat16 has whole vectors
+            return
         addresses = (f.x, f.other, f.third, f.fourth)[:arrays]
-        values = [k.load(address + place, some) for address in addresses]
+        halved = [*bf16, *[False] * (arrays + 2)]
+        values = [
+            k.load_bfloats(address + place // 2) if half else k.load(address + place, some)
+            for address, half in zip(addresses, halved, strict=False)
+        ]
         for number, name in enumerate(functions):
             taken, own = ARRAYS[name], constants[MOST * number : MOST * (number + 1)]
             result = FORMULAS[name](own, *values[:taken])
             values[:taken] = result if isinstance(result, tuple) else [result]
-        for value, target in zip(values, (f.y, f.also), strict=False):
-            k.store(value, target + place, some)
+        for value, target, half in zip(values, (f.y, f.also), halved[arrays:], strict=False):
+            if half:
+                k.store_bfloat(value, target + place // 2)
+            else:
+                k.store(value, target + place, some)
 
     own_vectors(k, f.count, body)
 
@@ -266,9 +277,12 @@ class Elementwise(BoundKernel):
     further arrays as it lacks.
 
     A call takes the arrays that are read, and those that are written, which may be among the first.
+    ``bf16`` says which are of bfloat16, whose elements are whole vectors.
     """
 
-    def __init__(self, chain: Chain, arrays: int, count: int, tuning: Tuning) -> None:
+    def __init__(
+        self, chain: Chain, arrays: int, count: int, tuning: Tuning, bf16: tuple[bool, ...] = ()
+    ) -> None:
         names, constants = [name for name, _ in chain], np.zeros((len(chain), MOST), np.float32)
         for row, (_, numbers) in zip(constants, chain, strict=True):
             row[: len(numbers)] = numbers
@@ -276,5 +290,5 @@ class Elementwise(BoundKernel):
         absent = dict.fromkeys([*lacking, *["also"] * (names[-1] not in PAIRS)])
         values = ElementFields.values(count=count, numbers=constants, **absent)
         threads = threads_for(tuning, count, FEWEST_EACH)
-        kernel = _kernel(tuning.width, arrays, *names)
+        kernel = _kernel(tuning.width, arrays, *names, bf16=bf16 if any(bf16) else ())
         super().__init__("-".join(names), kernel, values, tuning, threads)

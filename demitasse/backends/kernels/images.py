@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, Word, choose
+from demitasse.backends.kernels.language.values import FLOAT, HALF, Word, choose
 
 
 def first_channels(count: int, width: int) -> list[int]:
@@ -48,16 +48,21 @@ class Images:
     bf16: bool = False
 
     @classmethod
-    def channels_last(cls, shape: tuple[int, int, int, int]) -> Images:
+    def channels_last(cls, shape: tuple[int, int, int, int], *, bf16: bool = False) -> Images:
         """Return images (N, C, H, W) that lie in C order as (N, H, W, C)."""
         _, c, h, w = shape
-        return cls(shape, c * h * w, w * c, c)
+        return cls(shape, c * h * w, w * c, c, bf16=bf16)
 
     @classmethod
     def in_order(cls, shape: tuple[int, int, int, int]) -> Images:
         """Return images (N, C, H, W) in C order; one channel is last, too."""
         _, c, h, w = shape
         return cls(shape, c * h * w, w, 1, h * w if c > 1 else 1)
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return HALF if self.bf16 else FLOAT
 
     @property
     def row_size(self) -> int:
@@ -82,11 +87,6 @@ class Images:
         """Bytes of the images if all are contiguous, channels last; 0 if not."""
         contiguous = self.is_rows and self.column_stride == self.shape[1]
         return math.prod(self.shape) * FLOAT if contiguous else 0
-
-    def in_bf16(self) -> Images:
-        """Return images of bfloat16, each pixel of which is at the beginning of these images'."""
-        image, row, column = 2 * self.image_stride, 2 * self.row_stride, 2 * self.column_stride
-        return replace(self, image_stride=image, row_stride=row, column_stride=column, bf16=True)
 
     def in_planes(self, count: int) -> Images:
         """Return images whose rows are those of so many images, one after the other."""
@@ -142,13 +142,13 @@ class ImageFields(Struct):
         """Return the fields of images, whose address is an argument of each call."""
         return cls.values(at=RUNTIME, **geometry(images))
 
-    def row(self, image: Word, row: Word | int) -> Word:
-        """Return the address of a row's first pixel."""
-        return self.at + (image * self.image_stride + row * self.row_stride) * FLOAT
+    def row(self, image: Word, row: Word | int, size: int = FLOAT) -> Word:
+        """Return the address of a row's first pixel, of elements of so many bytes."""
+        return self.at + (image * self.image_stride + row * self.row_stride) * size
 
-    def row_or(self, zeros: Word, image: Word, row: Word) -> Word:
+    def row_or(self, zeros: Word, image: Word, row: Word, size: int = FLOAT) -> Word:
         """Return the address of a row's first pixel, or of ``zeros`` for a row outside."""
-        return choose((row > -1) & (row < self.rows), self.row(image, row), zeros)
+        return choose((row > -1) & (row < self.rows), self.row(image, row, size), zeros)
 
     @property
     def row_bytes(self) -> Word:

@@ -109,6 +109,7 @@ class PoolShape(NamedTuple):
         stride: Columns from one window to the next.
         tiles: Tiles with their columns inside the image and, for gradients, their windows, both
             counted from the tile's first.
+        sizes: Bytes of an element of images and of windows.
     """
 
     method: str
@@ -117,9 +118,10 @@ class PoolShape(NamedTuple):
     taps: int
     stride: int
     tiles: Tiles
+    sizes: tuple[int, int] = (FLOAT, FLOAT)
 
     def __str__(self) -> str:
-        return "x".join(map(str, self))
+        return "x".join(map(str, (*self[:-1], *self.sizes)))
 
     def windows(self, column: int, windows: Sequence[int]) -> list[tuple[int, int]]:
         """Return those of some windows that a column is in, and its tap in each."""
@@ -139,10 +141,11 @@ def _each_tile(
     """Write a loop over this thread's rows, their tiles, and the vectors of these."""
     x, y = (f.target, f.source) if gradient else (f.source, f.target)
     floats = shape.vectors * k.width
-    x_bytes, y_bytes = (each.column_stride * FLOAT for each in (x, y))
+    (x_size, y_size), (x_bytes, y_bytes) = shape.sizes, _pixel_bytes(x, y, shape)
     with k.parallel_loop(x.images, f.target.rows) as (image, row):
         winners = f.winners + image * y.rows * y.columns * x.channels * HALF
-        images, windows = (each.row(image, k.word(0)) for each in (x, y))
+        images = x.at + image * x.image_stride * x_size
+        windows = y.at + image * y.image_stride * y_size
 
         def tile(first: Word, seen: Inside) -> None:
             ends = images + (first * shape.stride - f.left) * x_bytes, windows + first * y_bytes
@@ -150,10 +153,17 @@ def _each_tile(
             with k.loop((x.channels + (floats - 1)) // floats) as some:
                 # the last begins early where they do not divide
                 channel = minimum(some.i * floats, x.channels - floats)
-                at, lanes = channel * FLOAT, winners + channel * HALF
-                body(seen, row, source + at, target + at, first, lanes)
+                sizes = (y_size, x_size) if gradient else (x_size, y_size)
+                source_at, target_at = (channel * size for size in sizes)
+                lanes = winners + channel * HALF
+                body(seen, row, source + source_at, target + target_at, first, lanes)
 
         for_each_tile(k, f.tiles, shape.tiles, tile)
+
+
+def _pixel_bytes(x: ImageFields, y: ImageFields, shape: PoolShape) -> tuple[Word, Word]:
+    """Return the bytes from one pixel to the next, of images and of windows."""
+    return x.column_stride * shape.sizes[0], y.column_stride * shape.sizes[1]
 
 
 @contextmanager
@@ -167,9 +177,9 @@ def _each_row(
         yield row, source, taps
 
 
-def _steps(images: ImageFields, columns: Sequence[int]) -> dict[int, Word]:
+def _steps(pixel_bytes: Word, columns: Sequence[int]) -> dict[int, Word]:
     """Return the bytes from a tile's first pixel to each of its columns."""
-    return {column: images.column_stride * (FLOAT * column) for column in columns}
+    return {column: pixel_bytes * column for column in columns}
 
 
 @PoolForwardFields.kernel("pool")
@@ -177,8 +187,11 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
     tile, vectors, keeps = range(shape.pixels), range(shape.vectors), shape.method == "winners"
     is_mean = shape.method == "ave"
     x, y = f.source, f.target
-    steps = _steps(x, range((shape.pixels - 1) * shape.stride + shape.taps))
-    targets = _steps(y, tile)
+    (x_size, y_size), (x_bytes, y_bytes) = shape.sizes, _pixel_bytes(x, y, shape)
+    steps = _steps(x_bytes, range((shape.pixels - 1) * shape.stride + shape.taps))
+    targets = _steps(y_bytes, tile)
+    load = k.load if x_size == FLOAT else k.load_bfloats
+    store = k.store if y_size == FLOAT else k.store_bfloat
     nothing, none = k.constant(0.0 if is_mean else ops.LOWEST), k.constant(-1.0)
     join = Vector.__add__ if is_mean else clamp_min
 
@@ -188,12 +201,12 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
         ends = list(product(tile if keeps else columns, vectors))
         begin = [nothing] * len(ends) + [none] * (len(ends) * keeps)
         with _each_row(k, f, row, begin) as (loop, line, tap):
-            here, number = source + line * x.row_stride * FLOAT, f.numbers + tap * FLOAT
+            here, number = source + line * x.row_stride * x_size, f.numbers + tap * FLOAT
             numbers = [k.broadcast(number + FLOAT * i) for i in range(shape.taps * keeps)]
             found = dict(zip(ends, loop.vectors, strict=False))
             winners = dict(zip(ends, loop.vectors[len(ends) :], strict=False))
             for column, vector in product(columns, vectors):
-                value = k.load(here + steps[column] + vector * k.vector_bytes)
+                value = load(here + steps[column] + vector * k.width * x_size)
                 joined = shape.windows(column, tile) if keeps else [(column, 0)]
                 for end, i in joined:
                     place = end, vector
@@ -203,13 +216,13 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
                     found[place] = join(found[place], value)
             loop.vectors = [*found.values(), *winners.values()]
         found = dict(zip(ends, loop.vectors, strict=False))
-        window, there = row * y.columns + first, target + row * y.row_stride * FLOAT
+        window, there = row * y.columns + first, target + row * y.row_stride * y_size
         for pixel, vector in product(tile, vectors):
             own = [pixel] if keeps else [at for at in columns if shape.windows(at, [pixel])]
             result = reduce(join, [found[at, vector] for at in own] or [nothing])
             if is_mean:
                 result = result / k.broadcast(f.divisors + (window + pixel) * FLOAT)
-            k.store(result, there + targets[pixel] + vector * k.vector_bytes)
+            store(result, there + targets[pixel] + vector * k.width * y_size)
             if keeps:
                 winner = loop.vectors[len(ends) + ends.index((pixel, vector))]
                 lane = (window + pixel) * x.channels + vector * k.width
@@ -221,8 +234,9 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
 @PoolFields.kernel("pool_gradient")
 def _gradient_kernel(k: Kernel, f: PoolFields, shape: PoolShape) -> None:
     y, x, vectors = f.source, f.target, range(shape.vectors)
-    steps = _steps(x, range(shape.pixels * shape.stride))
-    sources = _steps(y, range(-((shape.taps - 1) // shape.stride), shape.pixels))
+    x_bytes, y_bytes = _pixel_bytes(x, y, shape)
+    steps = _steps(x_bytes, range(shape.pixels * shape.stride))
+    sources = _steps(y_bytes, range(-((shape.taps - 1) // shape.stride), shape.pixels))
 
     def body(seen: Inside, row: Word, source: Word, target: Word, first: Word, lanes: Word) -> None:
         columns, windows = seen
@@ -304,7 +318,7 @@ class Pooling:
         window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel), op.after)
         divisors = window.divisors(op.bottom[2:], op.top[2:], pads=op.counts_pads)
         method = "winners" if self._winners else op.method.lower()
-        shape = PoolShape(method, vectors, pixels, taps, stride, tiles)
+        shape = PoolShape(method, vectors, pixels, taps, stride, tiles, (x.size, y.size))
         struct = PoolFields if gradient else PoolForwardFields
         source, target = (y, x) if gradient else (x, y)
         values = struct.values(

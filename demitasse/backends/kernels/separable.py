@@ -15,12 +15,8 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.amx_convolution import (
-    AmxConvolution,
-    AmxFields,
-    AmxSchedule,
-    plan_amx,
-)
+from demitasse.backends.kernels.amx_convolution import AmxConvolution, AmxFields
+from demitasse.backends.kernels.amx_schedule import AmxSchedule, plan_amx
 from demitasse.backends.kernels.depthwise import (
     DepthwiseFields,
     DepthwiseOperands,
@@ -74,9 +70,11 @@ class SeparableSchedule:
     def between(self) -> Images:
         """Layout of the images between the two, of which a buffer has some rows."""
         n, channels, height, width = self.strips.y
-        pixel = (math.ceil(channels / LINE) | 1) * LINE
+        bf16 = self.strips.tuning.amx
+        line = LINE * (1 + bf16)
+        pixel = (math.ceil(channels / line) | 1) * line
         row = width * pixel
-        return Images((n, channels, height, width), height * row, row, pixel)
+        return Images((n, channels, height, width), height * row, row, pixel, bf16=bf16)
 
     @cached_property
     def rows(self) -> list[int]:
@@ -91,7 +89,7 @@ class SeparableSchedule:
         block_bytes, filters = tuning.noted_bytes, self.channels * self.product.filters
         if filters * FLOAT > block_bytes:
             block_bytes *= LARGER
-        bytes_each = max(self.rows) * columns * self.channels * FLOAT
+        bytes_each = max(self.rows) * columns * self.channels * self.between.size
         return min(math.ceil(bytes_each / block_bytes), *self.rows)
 
     @cached_property
@@ -167,35 +165,40 @@ class TiledFields(SeparableFields):
     product: AmxFields  # type: ignore[assignment]
 
 
-Rounds = Literal["", "pairs", "tiles"]
-"""Products in bfloat16, of pairs or tiles of channels; "" in float32."""
+Between = Literal["float32", "pairs", "tiles", "tiles behind zeros"]
+"""Pixels between the two: pairs and tiles of channels are in bfloat16; zeros fill tiles up."""
 
 
 @SeparableFields.kernel("separable")
-def _kernel(k: Kernel, s: SeparableFields, code: WindowCode, rounds: Rounds) -> None:
-    _write(k, s, code, rounds)
+def _kernel(k: Kernel, s: SeparableFields, code: WindowCode, between: Between) -> None:
+    _write(k, s, code, between, FLOAT)
 
 
 @TiledFields.kernel("separable_tiles")
-def _tiled_kernel(k: Kernel, s: TiledFields, code: WindowCode) -> None:
-    _write(k, s, code, "tiles")
+def _tiled_kernel(
+    k: Kernel, s: TiledFields, code: WindowCode, between: Between, y_size: int
+) -> None:
+    _write(k, s, code, between, y_size)
 
 
-def _write(k: Kernel, s: SeparableFields, code: WindowCode, rounds: Rounds) -> None:
-    each, product = s.depthwise, s.product
+def _write(k: Kernel, s: SeparableFields, code: WindowCode, between: Between, y_size: int) -> None:
+    each, product, tiles = s.depthwise, s.product, between.startswith("tiles")
     thread, threads = k.thread()
     buffer = each.y.at + thread * s.buffer_bytes
-    row_bytes, y_row_bytes = each.y.row_stride * FLOAT, product.y.row_stride * FLOAT
+    row_bytes, y_row_bytes = each.y.row_stride * code.sizes[1], product.y.row_stride * y_size
     low, high = chunk(s.parts, thread, threads)  # one each, unless there are fewer threads
     with k.loop(high, low) as part, k.loop(s.blocks) as block:
         first, last = chunk(each.x.images * each.y.rows, part.i, s.parts)
         begin, end = (first + place for place in chunk(last - first, block.i, s.blocks))
+        pixels = (end - begin) * each.y.columns
+        if between == "tiles behind zeros":
+            _fill_pixels(k, each, buffer, pixels)
         with k.loop(end, begin, words=[buffer]) as row:
             image, line = row.i // each.y.rows, row.i % each.y.rows
             write_row(k, each, code, image, line, (k.word(0), each.vectors), row.words[0])
             row.words = [row.words[0] + row_bytes]
-        if rounds:
-            _round_pixels(k, each, buffer, (end - begin) * each.y.columns, rounds)
+        if between == "pairs":
+            _round_pixels(k, each, buffer, pixels)
         changes = {
             "y.images": k.word(1),
             "x.at": buffer,
@@ -203,26 +206,30 @@ def _write(k: Kernel, s: SeparableFields, code: WindowCode, rounds: Rounds) -> N
             "y.rows": end - begin,
             "added": product.added + begin * y_row_bytes,
         }
-        if rounds != "tiles":
+        if not tiles:
             unseen = end % each.y.rows * each.step_down - each.top + s.overlap
             changes["ahead"] = each.x.row(end // each.y.rows, unseen)
         k.call_at(s.multiply, product.store(k, changes), 0, 1)
 
 
-def _round_pixels(
-    k: Kernel, each: DepthwiseFields, buffer: Word, pixels: Word, rounds: Rounds
-) -> None:
-    """Replace the channels of each pixel by bfloat16, at the pixel's beginning.
-
-    Tiles have zeros behind the channels, in the place of those of float32.
-    """
+def _round_pixels(k: Kernel, each: DepthwiseFields, buffer: Word, pixels: Word) -> None:
+    """Replace the channels of each pixel by bfloat16, at the pixel's beginning."""
     with k.loop(pixels, words=[buffer]) as pixel:
         [at] = pixel.words
         with k.loop(each.x.channels, 0, k.width) as channel:
             k.store_bfloat(k.load(at + channel.i * FLOAT), at + channel.i * HALF)
-        if rounds == "tiles":
-            k.store(k.constant(0.0), at + each.x.channels * HALF)
         pixel.words = [at + each.y.column_stride * FLOAT]
+
+
+def _fill_pixels(k: Kernel, each: DepthwiseFields, buffer: Word, pixels: Word) -> None:
+    """Write zeros behind the channels of each pixel, up to a tile of them.
+
+    More of them may follow, in the place of the next pixel's channels, which are written later.
+    """
+    with k.loop(pixels, words=[buffer]) as pixel:
+        [at] = pixel.words
+        k.store(k.constant(0.0), at + each.x.channels * HALF)
+        pixel.words = [at + each.y.column_stride * HALF]
 
 
 class SeparableConvolution:
@@ -257,22 +264,29 @@ class SeparableConvolution:
             "tuning": replace(tuning, threads=1),
             "buffered": tuple(rows * strips.y[3] for rows in set(rows)),
         }
-        code, fields = strips.code_with(then[0]), SeparableFields
+        code = strips.code_with(then[0])._replace(x_bf16=x.bf16, y_bf16=between.bf16)
+        fields: type[SeparableFields] = SeparableFields
+        self._buffer = max(rows) * between.row_stride * between.size // FLOAT
         self._product: ImplicitGemm | AmxConvolution
         if isinstance(blocks.product, AmxSchedule):
-            rounded = between.in_bf16()
             product = replace(blocks.product, **buffered)
-            self._product = AmxConvolution(product, rounded, y, then[1], adds=adds)
-            self._kernel, fields = _tiled_kernel(strips.width, code), TiledFields
+            self._product, fields = (
+                AmxConvolution(product, between, y, then[1], adds=adds),
+                TiledFields,
+            )
+            filled: Between = (
+                "tiles" if product.steps.whole(blocks.channels) else "tiles behind zeros"
+            )
+            self._kernel = _tiled_kernel(strips.width, code, filled, y.size)
+            self._buffer += LINE
             self.filters = self._product.filters
         else:
             self._product = ImplicitGemm(
                 replace(blocks.product, **buffered), between, y, then[1], adds=adds,
                 ahead_bytes=max(rows) * op.stride[0] * x.row_stride * FLOAT,
             )  # fmt: skip
-            self._kernel = _kernel(strips.width, code, "pairs" if tuning.bf16 else "")
+            self._kernel = _kernel(strips.width, code, "pairs" if tuning.bf16 else "float32")
             self.filters = aligned(self._product.size)
-        self._buffer = max(rows) * between.row_stride
         self.scratch_size = tuning.threads * self._buffer
         self._arguments = structs.Arguments(
             fields.values(

@@ -95,7 +95,7 @@ class Tuning:
         off = frozenset() if settings.get_often("winograd") else {"winograd"}
         width = self.width if status().ready else 0
         rounds = storage == "bfloat16" and has_bf16(width)
-        amx = rounds and has_amx(width)
+        amx = rounds and has_amx(width) and "amx" not in self.without
         return replace(
             self, width=width, threads=threads, bf16=rounds and not amx, amx=amx,
             without=self.without | off,

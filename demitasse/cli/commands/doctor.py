@@ -52,7 +52,8 @@ def _doctor_text(found: dict[str, Any]) -> str:
     if kernels["ready"]:
         jit = f"for {kernels['processor']}, cached in {kernels['folder'] or 'no folder'}"
     lacking = kernels["reason"] or "the processor has no AVX512_BF16"
-    bf16 = "by AVX512_BF16" if kernels["bfloat16"] else f"no: {lacking}"
+    instructions = "AMX" if kernels["amx"] else "AVX512_BF16"
+    bf16 = f"by {instructions}" if kernels["bfloat16"] else f"no: {lacking}"
     cudnn_text = f"not used: {cudnn['reason']}"
     if cudnn["loaded"]:
         cudnn_text = "{version}, by its frontend {frontend}".format(**cudnn)
@@ -134,7 +135,7 @@ def environment() -> dict[str, Any]:
 
     from demitasse.backends.kernels.language import folder
     from demitasse.backends.kernels.language import status as kernel_status
-    from demitasse.backends.kernels.language.target import has_bf16, vector_width
+    from demitasse.backends.kernels.language.target import has_amx, has_bf16, vector_width
 
     kernels = kernel_status()
     return {
@@ -153,6 +154,7 @@ def environment() -> dict[str, Any]:
             "processor": kernels.processor,
             "folder": str(folder() or ""),
             "bfloat16": kernels.ready and has_bf16(vector_width()),
+            "amx": kernels.ready and has_amx(vector_width()),
         },
     }
 

@@ -10,13 +10,9 @@ from narrow_values import kept
 from rectifiers import THEN
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels import amx_convolution
-from demitasse.backends.kernels.amx_convolution import (
-    AmxConvolution,
-    plan_amx,
-    plan_amx_product,
-    plan_steps,
-)
+from demitasse.backends.kernels import amx_convolution, amx_schedule
+from demitasse.backends.kernels.amx_convolution import AmxConvolution
+from demitasse.backends.kernels.amx_schedule import plan_amx, plan_amx_product, plan_steps
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.target import has_amx
@@ -122,11 +118,30 @@ def test_rows_of_few_channels_are_one_product(channels, stride, kernel):
 
 
 @AMX
+@pytest.mark.parametrize("kernel", [(1, 7), (7, 7), (5, 5), (3, 11), (2, 4)], ids=str)
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (4, 4), (1, 3), (3, 1)], ids=str)
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [(23, 37), (9, 96), (5, 11)], ids=str)
+def test_few_channels_are_read_in_c_order(size, channels, stride, kernel):
+    case = Case(2, channels, 40, size, kernel=kernel, stride=stride, pad=(1, 5))
+    schedule = plan_amx(case.op, case.op.bottom, case.op.top, tiles(2))
+    assert schedule.reads_planes
+
+    run = AmxConvolution(schedule, Images.in_order(case.op.bottom), case.y.images, RELU)
+    run.update(case.weights.reshape(-1))
+    planes = aligned(case.x.values.size)
+    planes[...] = case.x.values.reshape(-1)
+    run(planes, case.y.memory, case.offsets, None, scratch(run))
+
+    expect_close(case.y.values, case.wanted(RELU, bfloat16))
+
+
+@AMX
 @windows(["pixels", "3x3", "3x3 with strides", "far beyond the image"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (14, 1), (13, 29), (40, 41)], ids=str)
 @pytest.mark.parametrize("limit", [1 << 10, 20 << 10, 1 << 20])
 def test_images_are_divided_into_strips(limit, size, windows, monkeypatch):
-    monkeypatch.setattr(amx_convolution, "STRIP_BYTES", limit)
+    monkeypatch.setattr(amx_schedule, "STRIP_BYTES", limit)
     case = Case(3, 32, 64, size, **windows)
 
     for kind in ("", "x"):

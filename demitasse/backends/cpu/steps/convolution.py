@@ -136,6 +136,10 @@ class ConvStep(WindowStep[ops.Conv]):
         source = InputArg(self.at.params[0], layouts.plain(whole))
         return derived(self.engine, self.w, crop, (), source)
 
+    @property
+    def follows_layouts(self) -> bool:
+        return self.rounds
+
     def prepare(self) -> None:
         self.forward_calls = [self.fused(Epilogue(self.at.top[0]))]
 

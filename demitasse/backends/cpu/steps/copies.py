@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import InputArg, OutputArg
+from demitasse.backends.cpu.arguments import InputArg, OutputArg, PreferredArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import first_suitable
 from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call
@@ -89,11 +89,38 @@ class ConcatStep(_PartsStep[ops.Concat]):
 
     def prepare(self) -> None:
         [top], pairs = self.at.top, zip(self.at.bottom, self.op.bottoms, strict=True)
+        if self.follows_layouts and self._join_rounded():
+            return
         self.parts = [(blob, self.expected(blob, shape)) for blob, shape in pairs]
         known = [layouts.plain(top.shape)]
         if len(top.shape) >= IMAGES and not all(layout.plain for _, layout in self.parts):
             known.insert(0, layouts.innermost(top.shape, 1))
         self.y, self.forward_calls = first_suitable(known, partial(self.copies, top, joins=True))
+
+    @property
+    def follows_layouts(self) -> bool:
+        return self.rounds and self.op.axis == 1 and len(self.at.top[0].shape) >= IMAGES
+
+    def _join_rounded(self) -> bool:
+        """Prepare copies of bfloat16, if all parts fill vectors; return whether they do."""
+        at, shapes = self.at, (*self.op.bottoms, self.at.top[0].shape)
+        wide = [layouts.innermost(shape, 1) for shape in shapes]
+        *parts, whole = map(layouts.rounded, wide)
+        if not all(one.bf16 for one in parts):
+            return False
+        agreed = at.layouts.agreed(at.top[0].data_memory) is whole
+        if not agreed:
+            *parts, whole = wide
+        target, first = OutputArg(at.top[0], whole), 0
+        for blob, part, best in zip(at.bottom, parts, map(layouts.rounded, wide), strict=False):
+            begin = (0, first, *[0] * (len(part.shape) - 2))
+            first += part.shape[1]
+            here, there = part, whole.part(part.shape, begin)
+            if agreed:
+                here, there = layouts.paired(here), layouts.paired(there)
+            source = PreferredArg(blob, part, best)
+            self.forward_calls.append(copy_call(self.engine, source, target, here, there))
+        return True
 
     def prepare_backward(self) -> None:
         at, [top] = self.at, self.at.top

@@ -10,7 +10,14 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import BufferArg, InputArg, OutputArg, written_layout
+from demitasse.backends.cpu.arguments import (
+    BufferArg,
+    InputArg,
+    OutputArg,
+    rounded_input,
+    rounded_output,
+    written_layout,
+)
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall, elementwise_call
 from demitasse.backends.cpu.layout import Layout
@@ -256,12 +263,19 @@ class SumStep(CpuStep[ops.Eltwise]):
         )
         decline_if(not op.shape, "0 axes; kernels take 1 to 12")
 
+    @property
+    def follows_layouts(self) -> bool:
+        return self.rounds and len(self.at.bottom) <= MOST
+
     def prepare(self) -> None:
         at = self.at
         self.layout = self._layout()
-        self.forward_calls = summed(
-            self.engine, at.bottom, self.op.coefficients, at.top[0], self.layout
-        )
+        if self.follows_layouts:
+            self.forward_calls = [self.fused(Epilogue(at.top[0]))]
+        else:
+            self.forward_calls = summed(
+                self.engine, at.bottom, self.op.coefficients, at.top[0], self.layout
+            )
 
     def _layout(self) -> Layout:
         """Return the first bottom's layout, or channels last in place of C order.
@@ -277,13 +291,20 @@ class SumStep(CpuStep[ops.Eltwise]):
         return last if last in found else found[0]
 
     def fused(self, epilogue: Epilogue) -> KernelCall:
-        """Return the sum with a ReLU after it, in the same layout."""
+        """Return the sum, perhaps with a ReLU after it, in the same layout."""
         epilogue.decline_other_than_relu()
-        plain = all(factor == 1 for factor in self.op.coefficients)
-        decline_if(not plain, f"coefficients {self.op.coefficients}; ReLU is fused with plain sums")
-        sources = [InputArg(blob, self.layout) for blob in self.at.bottom]
+        factors, relu = self.op.coefficients, epilogue.then is not None
+        plain = all(factor == 1 for factor in factors)
+        decline_if(relu and not plain, f"coefficients {factors}; ReLU is fused with plain sums")
+        sources: Sequence[InputArg] = [InputArg(blob, self.layout) for blob in self.at.bottom]
         target = OutputArg(epilogue.target, self.layout)
-        return elementwise_call(self.engine, [("rectified_sum", ())], sources, target)
+        if self.follows_layouts:
+            ends = self.layout, layouts.rounded(self.layout)
+            sources = [rounded_input(self.at.layouts, blob, *ends) for blob in self.at.bottom]
+            target = rounded_output(self.at.layouts, epilogue.target, *ends)
+        name = "rectified_sum" if relu else "sum" if plain else "weighted_sum"
+        numbers = () if plain else factors
+        return elementwise_call(self.engine, [(name, numbers)], sources, target)
 
     def prepare_backward(self) -> None:
         at = self.at

@@ -5,7 +5,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from demitasse.backends import ops
-from demitasse.backends.cpu.arguments import InputArg, OutputArg
+from demitasse.backends.cpu import layout as layouts
+from demitasse.backends.cpu.arguments import InputArg, OutputArg, PreferredArg, rounded_ends
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
@@ -34,6 +35,10 @@ def fuse(
     ``steps`` has None for portable code.
     """
     first, names = steps[0], [op_title(op) for op in chain[1:]]
+    if first is not None and not names:
+        again: AnyStep = type(first)(engine, chain[0], at[0])
+        again.prepare()
+        return again
     if isinstance(chain[0], Norm):
         portable = [op_title(op) for op, step in zip(chain, steps, strict=True) if step is None]
         decline_if(portable, f"{', '.join(portable)} runs portable code")
@@ -91,12 +96,15 @@ def separable(each: ConvStep, between: Chain, pixels: ConvStep, rest: Chain) -> 
     blocks = plan_separable(each.op, pixels.op, kernel_tuning(engine, storage=at.storage))
     source = InputArg(at.bottom[0], each.expected(at.bottom[0]))
     target = OutputArg(second.target, pixels.y)
-    x = suitable_images(source.layout, blocks.channels)
-    y = suitable_images(target.layout, 1)
+    if each.rounds:
+        ends = (at.bottom[0], each.x), (second.target, pixels.y)
+        source, target = rounded_ends(at.layouts, *ends)
+    x = suitable_images(source.layout, blocks.channels, bf16=True)
+    y = suitable_images(target.layout, 1, bf16=True)
     decline_if(not y.is_rows, "one pixel each; separable convolution takes rows of pixels")
     then, added = (rectifier_of(first.then), rectifier_of(second.then)), []
     if second.other is not None:
-        added = [InputArg(second.other, pixels.y)]
+        added = [PreferredArg(second.other, target.layout, layouts.rounded(pixels.y))]
     (windows, before), (weight, after) = each.folded(first), pixels.folded(second)
     before = before or folded_offsets(engine, each.maps[1], ())
     after = after or folded_offsets(engine, pixels.maps[1], ())

@@ -7,7 +7,11 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import InputArg, OutputArg
+from demitasse.backends.cpu.arguments import (
+    InputArg,
+    OutputArg,
+    rounded_ends,
+)
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import first_suitable, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call, kernel_tuning
@@ -36,17 +40,24 @@ class PoolStep(CpuStep[ops.Pool]):
         shape, width = self.op.bottom, kernel_tuning(self.engine).width
         # few channels are filled up to a vector
         known = expected, layouts.innermost(shape, 1), layouts.channels_last(shape, width)
-        self.x, (self.y, kernel) = first_suitable(known, self._in)
+        self.ends, kernel = first_suitable(known, self._in)[1]
         self._kernel, self.kept_bytes = kernel, kernel.winners.nbytes
-        ends = self.in_and_out(self.x, self.y)
-        self.forward_calls = [KernelCall(self.engine, kernel.forward, *ends)]
+        self.x, self.y = (end.layout for end in self.ends)
+        self.forward_calls = [KernelCall(self.engine, kernel.forward, *self.ends)]
 
-    def _in(self, layout: Layout) -> tuple[Layout, Pooling]:
-        """Return the layout of the top, and the kernel, for a layout of the bottom."""
-        tuning = kernel_tuning(self.engine)
+    @property
+    def follows_layouts(self) -> bool:
+        return self.rounds
+
+    def _in(self, layout: Layout) -> tuple[tuple[InputArg, OutputArg], Pooling]:
+        """Return the arguments and the kernel, for a layout of the bottom."""
+        at, tuning = self.at, kernel_tuning(self.engine)
         target = layouts.channels_last(self.op.top, layout.padded[1])
-        x, y = (suitable_images(each, tuning.width, padded=True) for each in (layout, target))
-        return target, Pooling(self.op, x, y, tuning, trains=self.at.backward)
+        ends = self.in_and_out(layout, target)
+        if self.rounds:
+            ends = rounded_ends(at.layouts, (at.bottom[0], layout), (at.top[0], target))
+        x, y = (suitable_images(end.layout, tuning.width, padded=True, bf16=True) for end in ends)
+        return ends, Pooling(self.op, x, y, tuning, trains=at.backward)
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:

@@ -25,11 +25,8 @@ from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.epilogue import Epilogue, rectifier_of
-from demitasse.backends.kernels.amx_convolution import (
-    AmxConvolution,
-    AmxSchedule,
-    plan_amx_product,
-)
+from demitasse.backends.kernels.amx_convolution import AmxConvolution
+from demitasse.backends.kernels.amx_schedule import AmxSchedule, plan_amx_product
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.few_rows import MOST_ROWS, FewRows, Then, most_vectors
 from demitasse.backends.kernels.filter_packing import Order

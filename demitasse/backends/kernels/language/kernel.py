@@ -255,6 +255,30 @@ class Kernel(Routine):
         kind = vector_kind(self.width, BFLOAT) if isinstance(value, Vector) else BFLOAT
         self._store(Value(self.code, kind, value.converted("fptrunc", kind)), address, HALF)
 
+    def store_bfloats(self, first: Vector, second: Vector, address: Word) -> None:
+        """Write two vectors of 16 floats, rounded to bfloat16, one behind the other."""
+        self._store(self._rounded(first, second), address, HALF)
+
+    def store_interleaved(self, vectors: Sequence[Vector], address: Word) -> None:
+        """Write the first elements of two or four vectors of 16 floats side by side, then the next.
+
+        They are rounded to bfloat16.
+        """
+        count, lanes = len(vectors), 2 * self.width
+        halves = [self._rounded(*vectors[at : at + 2]) for at in range(0, count, 2)]
+        for part in range(count // 2):
+            begin = part * lanes // count
+            places = [at + self.width * i for at in range(begin, begin + lanes // count)
+                      for i in range(count)]  # fmt: skip
+            text = f"shufflevector {halves[0].typed}, {halves[-1].typed}, {places_text(places)}"
+            value = Value(self.code, halves[0].kind, self.code.result(text))
+            self._store(value, address + lanes * HALF * part, HALF)
+
+    def _rounded(self, first: Vector, second: Vector) -> Value:
+        """Return two vectors of 16 floats as one of bfloat16."""
+        kind, name = vector_kind(2 * self.width, BFLOAT), "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+        return Value(self.code, kind, call_function(self.code, name, kind, second, first))
+
     def lane_mask(self, count: Word | int, *, rare: bool = False) -> Condition:
         """Return a mask of a vector's first ``count`` elements, at most all.
 
