@@ -34,8 +34,8 @@ from demitasse.backends.cpu.arguments import (
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import IMAGE_AXES, first_suitable, suitable_images, volumes_of
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
-from demitasse.backends.kernels.amx_convolution import AmxConvolution
-from demitasse.backends.kernels.amx_schedule import plan_amx
+from demitasse.backends.kernels.amx_convolution import AmxConvolution, AmxInputGradient
+from demitasse.backends.kernels.amx_schedule import plan_amx, plan_phases
 from demitasse.backends.kernels.depthwise import (
     DepthwiseConvolution,
     DepthwiseGradients,
@@ -298,18 +298,34 @@ class AmxKernels(ConvKernels):
         super().__init__(case)
         self.schedule = plan_amx(case.op, case.x, case.y, case.tuning)
 
-    def forward(self, operands: ConvOperands) -> KernelCall:
-        at, one, other = self.case.at.layouts, self.schedule, operands.other
-        known = operands.source.layout, operands.target.layout
-        best, written = (
-            layouts.rounded(layout) if channels % layouts.WHOLE == 0 else layout
-            for layout, channels in zip(known, (one.channels, one.filters), strict=True)
+    def data(self, operands: ConvOperands) -> KernelCall:
+        plan_phases(self.schedule)
+        one = self.schedule
+        source, target, _ = self._ends(operands, one.filters, one.channels)
+        x, y = (suitable_images(end.layout, 1, bf16=True) for end in (target, source))
+        make = partial(AmxInputGradient, one, x, y)
+        return self._call(make, replace(operands, source=source, target=target))
+
+    def _ends(
+        self, operands: ConvOperands, read: int, written: int
+    ) -> tuple[PreferredArg, OutputArg, layouts.Layout]:
+        """Return both ends, in bfloat16 where others agree, and the best layout of the target.
+
+        So many channels of a group are read and written.
+        """
+        at, source, target = self.case.at.layouts, operands.source, operands.target
+        best, last = (
+            layouts.rounded(end.layout) if channels % layouts.WHOLE == 0 else end.layout
+            for end, channels in ((source, read), (target, written))
         )
-        source: InputArg = rounded_input(at, operands.source.blob, known[0], best)
-        found = written_layout(at, source.memory, source.layout.shape)
-        if one.reads_planes and found.plain:
-            source = InputArg(source.blob, found)
-        target = rounded_output(at, operands.target.blob, known[1], written)
+        found = rounded_input(at, source.blob, source.layout, best)
+        return found, rounded_output(at, target.blob, target.layout, last), last
+
+    def forward(self, operands: ConvOperands) -> KernelCall:
+        one, other, source = self.schedule, operands.other, operands.source
+        read, target, written = self._ends(operands, one.channels, one.filters)
+        found = written_layout(self.case.at.layouts, source.memory, source.layout.shape)
+        source = InputArg(source.blob, found) if one.reads_planes and found.plain else read
         if other is not None:
             other = PreferredArg(other.blob, target.layout, written)
         takes = _in_any_order if one.reads_planes else Images.fits

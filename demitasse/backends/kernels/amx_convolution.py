@@ -18,7 +18,13 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import amx
-from demitasse.backends.kernels.amx_schedule import AmxSchedule, Buffer, Division, Steps
+from demitasse.backends.kernels.amx_schedule import (
+    AmxSchedule,
+    Buffer,
+    Division,
+    Steps,
+    plan_phases,
+)
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields
 from demitasse.backends.kernels.language import structs
@@ -497,7 +503,7 @@ class AmxConvolution:
         self, schedule: AmxSchedule, x: Images, y: Images, then: Rectifier = NOTHING, *,
         adds: bool = False, slopes: bool = False,
     ) -> None:  # fmt: skip
-        self.schedule, reads = schedule, schedule.reads_pixels(x)
+        self.schedule, reads = schedule, schedule.reads_pixels(x) and y.is_rows
         one, steps, op = schedule.division(reads=reads), schedule.steps, schedule.op
         fewest = min(schedule.buffered, default=schedule.pixels // one.strips)
         rows = tile_rows(fewest if reads else schedule.run(one.rows), amx.MOST_ROWS)
@@ -574,3 +580,42 @@ class AmxConvolution:
         each: dict[str, np.ndarray | None] = {"x.at": source, "y.at": target, "scratch": given}
         each |= {"filters": self.filters, "offsets": offsets, "added": added}
         self._arguments.run(self.kernel, self.schedule.tuning.threads, each)
+
+
+class AmxInputGradient:
+    """The gradient of the input ``x``, by a convolution of that of ``y`` for each phase.
+
+    Attributes:
+        nbytes: Bytes of the filters.
+        scratch_size: Elements of scratch memory for a call.
+    """
+
+    def __init__(self, schedule: AmxSchedule, x: Images, y: Images) -> None:
+        self._op, self._phases = schedule.op, plan_phases(schedule)
+        self._convolutions, self._firsts = list[AmxConvolution](), list[int]()
+        for one in self._phases:
+            (rows, columns), (down, right) = one.schedule.y[2:], schedule.op.stride
+            pixels = x.every((down, right, 1), (rows, columns, 1))
+            self._convolutions.append(AmxConvolution(one.schedule, y, pixels))
+            place = one.first[0] * x.row_stride + one.first[1] * x.column_stride
+            self._firsts.append(place * x.size // FLOAT)
+        self.nbytes = sum(one.nbytes for one in self._convolutions)
+        self.scratch_size = max(one.scratch_size for one in self._convolutions)
+
+    def update(self, weights: np.ndarray) -> None:
+        """Pack new weights of the convolution, in C order: (G, M / G, C / G, *kernel)."""
+        op = self._op
+        g, m, c = op.group, op.top[1] // op.group, op.bottom[1] // op.group
+        given = weights[: g * m * c * math.prod(op.kernel)].reshape(g, m, c, *op.kernel)
+        for phase, convolution in zip(self._phases, self._convolutions, strict=True):
+            rows, columns = phase.taps
+            own = given[:, :, :, rows][..., columns].swapaxes(1, 2)
+            convolution.update(np.ascontiguousarray(own).reshape(-1))
+
+    def __call__(
+        self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None,
+        scratch: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Write the gradient, with one offset for each channel of the input; None for zeros."""
+        for convolution, first in zip(self._convolutions, self._firsts, strict=True):
+            convolution(source, target[first:], offsets, None, scratch)

@@ -345,6 +345,50 @@ def plan_amx(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> AmxSch
     return schedule
 
 
+class Phase(NamedTuple):
+    """Pixels of the input that are a stride apart; their gradients are a convolution.
+
+    Attributes:
+        schedule: The convolution, from the gradients of the outputs.
+        first: Row and column of the first pixel.
+        taps: Rows and columns of the taps that reach the pixels, in the convolution's order.
+    """
+
+    schedule: AmxSchedule
+    first: tuple[int, int]
+    taps: tuple[range, range]
+
+
+def plan_phases(schedule: AmxSchedule) -> list[Phase]:
+    """Return the phases of the gradient of the input.
+
+    Raises:
+        Declined: No tap reaches some pixels, taps are dilated, or channels are few.
+    """
+    op, (n, channels, *size) = schedule.op, schedule.x
+    whole = all(taps >= step for taps, step in zip(op.kernel, op.stride, strict=True))
+    fits = whole and set(op.dilation) == {1} and schedule.channels >= amx.HEIGHT
+    decline_if(not fits, "tiles give gradients of dense windows without gaps, of many channels")
+    phases = []
+    for first in np.ndindex(*(min(step, end) for step, end in zip(op.stride, size, strict=True))):
+        axes = list(zip(first, op.pad, op.stride, op.kernel, strict=True))
+        reached = [range((at + pad) % step, taps, step) for at, pad, step, taps in axes]
+        pads = [
+            (taps[-1] - at - pad) // step
+            for taps, (at, pad, step, _) in zip(reached, axes, strict=True)
+        ]
+        ends = zip(size, first, op.stride, strict=True)
+        y = (n, channels, *(math.ceil((end - at) / step) for end, at, step in ends))
+        turned = ops.Conv(
+            dtype=op.dtype, bottom=schedule.y, top=y, axis=1, kernel=tuple(map(len, reached)),
+            stride=(1, 1), pad=tuple(pads), dilation=(1, 1), group=op.group, bias=op.bias,
+        )  # fmt: skip
+        of_phase = AmxSchedule(turned, schedule.y, y, schedule.tuning)
+        down, right = (taps[::-1] for taps in reached)
+        phases.append(Phase(of_phase, (first[0], first[1]), (down, right)))
+    return phases
+
+
 def plan_amx_product(rows: int, length: int, outputs: int, tuning: Tuning) -> AmxSchedule:
     """Return the schedule of a product: rows are those of an image of one column.
 

@@ -48,21 +48,30 @@ class NumberGradientFields(Struct):
 
 
 @NumberFields.kernel("channel_factors")
-def _factors_kernel(k: Kernel, f: NumberFields, lanes: Lanes) -> None:
+def _factors_kernel(k: Kernel, f: NumberFields, lanes: Lanes, *, x: bool, y: bool) -> None:
+    """Write the kernel; ``x`` and ``y`` say whether the images are in bfloat16."""
+
     def numbers(plane: Plane) -> tuple[Vector, Vector]:
         return plane.numbers(f.numbers), plane.numbers(f.added)
 
     def write(here: Word, plane: Plane, numbers: tuple[Vector, Vector]) -> None:
-        plane.store(rectified(fma(plane.load(f.x + here), *numbers)), f.y + here)
+        value = rectified(fma(plane.load_from(f.x, here, bf16=x), *numbers))
+        plane.store_to(value, f.y, here, bf16=y)
 
     Planes(k, f.walk, lanes).each_vector(numbers, write)
 
 
 @NumberFields.kernel("gates")
-def _gates_kernel(k: Kernel, f: NumberFields, lanes: Lanes, *, adds: bool) -> None:
+def _gates_kernel(
+    k: Kernel, f: NumberFields, lanes: Lanes, *, adds: bool, x: bool, added: bool, y: bool
+) -> None:
+    """Write the kernel; ``x``, ``added`` and ``y`` say whether the images are in bfloat16."""
+
     def write(here: Word, plane: Plane, gate: Vector) -> None:
-        value = plane.load(f.x + here) * gate
-        plane.store(value + plane.load(f.added + here) if adds else value, f.y + here)
+        value = plane.load_from(f.x, here, bf16=x) * gate
+        if adds:
+            value += plane.load_from(f.added, here, bf16=added)
+        plane.store_to(value, f.y, here, bf16=y)
 
     planes = Planes(k, f.walk, lanes)
     planes.each_vector(lambda plane: plane.numbers(f.numbers + plane.row), write)
@@ -106,22 +115,28 @@ def _slope_sums_kernel(k: Kernel, f: NumberGradientFields, lanes: Lanes) -> None
         plane.store_numbers(planes.over_images(plane, 1)[0], f.gradients)
 
 
-def channel_factors(images: Images, tuning: Tuning) -> PlaneKernel:
+def channel_factors(x: Images, tuning: Tuning, y: Images | None = None) -> PlaneKernel:
     """Return y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
-    A call takes x, the factors, the offsets, and y, which may be x. Shapes: (C,), (C,).
+    The images lie alike, in float32 or bfloat16; ``y`` are those of x if they are not given. A call
+    takes x, the factors, the offsets, and y,
+    which may be x. Shapes: (C,), (C,).
     """
-    need_layout(images.has_whole_vectors(tuning.width), images)
-    return PlaneKernel("factors", images, tuning, NumberFields, _factors_kernel)
+    need_layout(x.has_whole_vectors(tuning.width), x)
+    kernel = partial(_factors_kernel, x=x.bf16, y=(y or x).bf16)
+    return PlaneKernel("factors", x, tuning, NumberFields, kernel)
 
 
-def gates(images: Images, tuning: Tuning, *, adds: bool) -> PlaneKernel:
+def gates(
+    images: Images, tuning: Tuning, *, adds: bool, bf16: tuple[bool, bool, bool] = (False,) * 3
+) -> PlaneKernel:
     """Return y = x * gate + other, or without the other; both are rounded by themselves.
 
-    All images have one layout; ``adds`` if there is another image. A call takes x, the gates,
-    (N, C), the other or None, and y.
+    All images lie alike; ``adds`` if there is another image, and ``bf16`` says whether x, the other
+    and y are in bfloat16. A call takes x, the gates, (N, C), the other or None, and y.
     """
-    kernel = partial(_gates_kernel, adds=adds)
+    x, added, y = bf16
+    kernel = partial(_gates_kernel, adds=adds, x=x, added=added, y=y)
     return PlaneKernel("gates", images, tuning, NumberFields, kernel)
 
 

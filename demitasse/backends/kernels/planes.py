@@ -230,6 +230,17 @@ class Plane:
         """Write a vector of the images."""
         self.k.store(value, address, self.some)
 
+    def load_from(self, images: Word, here: Word, *, bf16: bool) -> Vector:
+        """Return a vector of images of float32 or ``bf16``, so many bytes of float32 behind."""
+        return self.k.load_bfloats(images + here // 2) if bf16 else self.load(images + here)
+
+    def store_to(self, value: Vector, images: Word, here: Word, *, bf16: bool) -> None:
+        """Write a vector of images of float32 or ``bf16``, so many bytes of float32 behind."""
+        if bf16:
+            self.k.store_bfloat(value, images + here // 2)
+        else:
+            self.store(value, images + here)
+
     def numbers(self, row: Word) -> Vector:
         """Return the numbers of the plane's channels from a row of all channels."""
         at = row + self.channels

@@ -11,8 +11,13 @@ from rectifiers import THEN
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import amx_convolution, amx_schedule
-from demitasse.backends.kernels.amx_convolution import AmxConvolution
-from demitasse.backends.kernels.amx_schedule import plan_amx, plan_amx_product, plan_steps
+from demitasse.backends.kernels.amx_convolution import AmxConvolution, AmxInputGradient
+from demitasse.backends.kernels.amx_schedule import (
+    plan_amx,
+    plan_amx_product,
+    plan_phases,
+    plan_steps,
+)
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.target import has_amx
@@ -37,7 +42,7 @@ def tiles(threads=1):
     return Tuning(16, threads, amx=True)
 
 
-def stored(numbers):
+def in_bfloat16(numbers):
     """The images in bfloat16, and their memory."""
     halves = narrowed(numbers.memory, "bfloat16")
     memory = aligned(-(-halves.size // 2))
@@ -47,11 +52,11 @@ def stored(numbers):
 
 def convolved(case, tuning, then=NOTHING, kind=""):
     """Return the outputs, of images in bfloat16 for x in ``kind``, in bfloat16 for y."""
-    x, source = stored(case.x) if "x" in kind else (case.x.images, case.x.memory)
-    y, target = stored(case.y) if "y" in kind else (case.y.images, case.y.memory)
+    x, source = in_bfloat16(case.x) if "x" in kind else (case.x.images, case.x.memory)
+    y, target = in_bfloat16(case.y) if "y" in kind else (case.y.images, case.y.memory)
     added = case.added
     if added is not None:
-        added = stored(added)[1] if "y" in kind else added.memory
+        added = in_bfloat16(added)[1] if "y" in kind else added.memory
     run = AmxConvolution(plan_amx(case.op, case.op.bottom, case.op.top, tuning), x, y, then,
                          adds=added is not None)  # fmt: skip
     run.update(case.weights.reshape(-1))
@@ -196,6 +201,59 @@ def test_threads_change_no_bits(windows, stored):
 
     for other in others:
         np.testing.assert_array_equal(one, other)
+
+
+DECONVOLUTIONS = {
+    "2x2 apart": {"kernel": (2, 2), "stride": (2, 2)},
+    "4x4, overlapping": {"kernel": (4, 4), "stride": (2, 2), "pad": (1, 1)},
+    "16x16": {"kernel": (16, 16), "stride": (8, 8), "pad": (4, 4)},
+    "5x3": {"kernel": (5, 3), "stride": (2, 1), "pad": (0, 2)},
+    "3x3": {"kernel": (3, 3), "pad": (1, 1)},
+    "pixels": {},
+    "beyond the image": {"kernel": (3, 3), "stride": (2, 3), "pad": (2, 2)},
+    "groups": {"kernel": (4, 4), "stride": (2, 2), "pad": (1, 1), "group": 2},
+}
+
+
+@AMX
+@THREADS
+@STORED
+@pytest.mark.parametrize("windows", DECONVOLUTIONS.values(), ids=DECONVOLUTIONS)
+@pytest.mark.parametrize(("channels", "filters"), [(32, 64), (64, 96), (96, 32)])
+def test_the_gradient_of_the_input(channels, filters, windows, stored, threads):
+    case = Case(2, channels, filters, (17, 23), **windows)
+    case.dy.values[...], case.weights = bfloat16(case.dy.values), bfloat16(case.weights)
+    want = case.wanted_gradients()[0]
+    schedule = plan_amx(case.op, case.op.bottom, case.op.top, tiles(threads))
+    y, dy = in_bfloat16(case.dy) if "x" in stored else (case.dy.images, case.dy.memory)
+    x = Images.channels_last(case.op.bottom, bf16="y" in stored)
+    dx = aligned(want.size // (1 + x.bf16))
+
+    run = AmxInputGradient(schedule, x, y)
+    run.update(case.weights.reshape(-1))
+    run(dy, dx, None, scratch(run))
+
+    got = np.empty(want.size, np.float32)
+    if x.bf16:
+        widen_into(dx.view(np.uint16), "bfloat16", got)
+    else:
+        got[...] = dx
+    got = np.moveaxis(got.reshape(2, *want.shape[2:], channels), -1, 1)
+    if x.bf16:
+        near = np.abs(got - want) <= 2.0**-8 * np.abs(want) + 1e-5 * np.abs(want).max()
+        assert near.all()
+    else:
+        expect_close(got, want)
+
+
+@pytest.mark.parametrize(
+    "windows", [{"kernel": (2, 2), "stride": (3, 2)}, {"kernel": (3, 3), "dilation": (2, 2)}]
+)
+def test_gradients_with_gaps_are_declined(windows):
+    op = Case(1, 32, 32, (9, 9), **windows).op
+
+    with pytest.raises(Declined, match="gaps"):
+        plan_phases(plan_amx(op, op.bottom, op.top, tiles()))
 
 
 @AMX

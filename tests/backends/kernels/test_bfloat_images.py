@@ -9,6 +9,7 @@ from stages import normal
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.copies import ConvertingCopy
+from demitasse.backends.kernels.channel_affine import channel_factors
 from demitasse.backends.kernels.depthwise import DepthwiseConvolution, plan_depthwise
 from demitasse.backends.kernels.elementwise import Elementwise
 from demitasse.backends.kernels.epilogue import RELU
@@ -99,6 +100,17 @@ def test_channels_are_convolved_by_themselves(stride, channels, stored):
         conv(source, target, offsets)
 
     expect_alike(run, normal(*op.bottom), op.top, stored)
+
+
+@STORED
+@pytest.mark.parametrize("channels", [16, 48, 208])
+def test_channels_have_factors_and_offsets(channels, stored):
+    factors, offsets = normal(channels, seed=1), normal(channels, seed=2)
+
+    def run(x, y, source, target):
+        channel_factors(x, TUNING, y)(source, factors, offsets, target)
+
+    expect_alike(run, normal(2, channels, 9, 14), (2, channels, 9, 14), stored)
 
 
 @pytest.mark.parametrize("name", ["sum", "rectified_sum"])

@@ -8,7 +8,14 @@ from functools import partial
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import GradArg, InputArg, OutputArg, ScratchArg
+from demitasse.backends.cpu.arguments import (
+    GradArg,
+    InputArg,
+    OutputArg,
+    ScratchArg,
+    rounded_input,
+    rounded_output,
+)
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import first_suitable, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
@@ -52,10 +59,23 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
 
     def prepare(self) -> None:
         self._take_layout(self._x)
-        kernel = gates(self.images, self.tuning, adds=self._other is not None)
+        adds, at, top = self._other is not None, self.at.layouts, self.at.top[0]
+        x, gate = self._sources()
         added = None if self._other is None else InputArg(self._other, self.layout)
-        arguments = *self._sources(), added, OutputArg(self.at.top[0], self.layout)
-        self.forward_calls = [KernelCall(self.engine, kernel, *arguments)]
+        target = OutputArg(top, self.layout)
+        if self.rounds:
+            ends = self.layout, layouts.rounded(self.layout)
+            x = rounded_input(at, self._x, *ends)
+            added = None if self._other is None else rounded_input(at, self._other, *ends)
+            in_place = top is self._x or top is self._other
+            target = target if in_place else rounded_output(at, top, *ends)
+        bf16 = x.layout.bf16, added is not None and added.layout.bf16, target.layout.bf16
+        kernel = gates(self.images, self.tuning, adds=adds, bf16=bf16)
+        self.forward_calls = [KernelCall(self.engine, kernel, x, gate, added, target)]
+
+    @property
+    def follows_layouts(self) -> bool:
+        return self.rounds
 
     def _sources(self) -> tuple[InputArg, InputArg]:
         return InputArg(self._x, self.layout), InputArg(self._gate, layouts.plain(self._gate.shape))

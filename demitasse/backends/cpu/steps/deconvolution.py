@@ -10,7 +10,13 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.cpu.convolutions import ConvCase, ConvKernels, ConvOperands, conv_kernels
+from demitasse.backends.cpu.convolutions import (
+    AmxKernels,
+    ConvCase,
+    ConvKernels,
+    ConvOperands,
+    conv_kernels,
+)
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import IMAGE_AXES
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
@@ -35,7 +41,14 @@ class DeconvStep(WindowStep[ops.Deconv]):
         case = ConvCase(engine, turned, self.image, self.maps, replace(at, storage="float"))
         self.kernels = conv_kernels(case)[0]
         with suppress(Declined):
+            own = ConvCase(engine, turned, self.image, self.maps, at)
+            self.kernels = [AmxKernels(own), *self.kernels]
+        with suppress(Declined):
             self.kernels = [OverlapKernels(op, case), *self.kernels]
+
+    @property
+    def follows_layouts(self) -> bool:
+        return self.rounds
 
     def prepare(self) -> None:
         operands = ConvOperands(*self.in_and_out(self.x, self.y), self.weight, self.bias)

@@ -136,9 +136,19 @@ class ElementwiseStep(CpuStep[ops.Activation]):
         engine, function = self.engine, self.function
         self.layout = layout = _row(self.at, padded=function.keeps_zero)
         source, target = self.in_and_out(layout, layout)
+        if self.rounds and (best := layouts.rounded(layout)).bf16:
+            at, [bottom], [top] = self.at.layouts, self.at.bottom, self.at.top
+            source = rounded_input(at, bottom, layout, best)
+            target = rounded_output(at, top, layout, best)
+            if self.at.in_place:
+                target = OutputArg(top, source.layout)
         call = elementwise_call(engine, [(function.name, function.numbers)], [source], target)
         keep = [saved_copy(engine, source, self.known)] if self.copies else []
         self.forward_calls = [*keep, call]
+
+    @property
+    def follows_layouts(self) -> bool:
+        return self.rounds
 
     def prepare_backward(self) -> None:
         if not self.at.propagate_down[0]:

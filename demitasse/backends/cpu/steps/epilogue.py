@@ -18,6 +18,7 @@ from demitasse.backends.cpu.arguments import (
     OutputArg,
     Source,
     parameters,
+    rounded_ends,
     written_layout,
 )
 from demitasse.backends.cpu.engine import Engine
@@ -241,8 +242,12 @@ def derived(
     return DerivedArg(engine, layouts.plain(shape), recorded, *sources, kept=kept)
 
 
-def factors_call(engine: Engine, source: Operand, at: Layouts, epilogue: Epilogue) -> KernelCall:
+def factors_call(
+    engine: Engine, source: Operand, at: Layouts, epilogue: Epilogue, *, rounds: bool = False
+) -> KernelCall:
     """Return fixed factors and offsets of channels, and ReLU.
+
+    With ``rounds``, blobs are in bfloat16 where others agree.
 
     Raises:
         Declined: The kernel computes another epilogue.
@@ -251,9 +256,13 @@ def factors_call(engine: Engine, source: Operand, at: Layouts, epilogue: Epilogu
     epilogue.decline_other_than_relu()
     decline_if(len(source.shape) != IMAGE_AXES, f"{len(source.shape)} axes; the kernel takes 4")
     layout, tuning = written_layout(at, source.data_memory, source.shape), kernel_tuning(engine)
-    images = suitable_images(layout, tuning.width, Images.has_whole_vectors)
+    ends = InputArg(source, layout), OutputArg(epilogue.target, layout)
+    if rounds:
+        ends = rounded_ends(at, (source, layout), (epilogue.target, layout))
+    takes = Images.has_whole_vectors
+    x, y = (suitable_images(end.layout, tuning.width, takes, bf16=True) for end in ends)
     folded = engine, source.shape[1], epilogue.links
     return KernelCall(
-        engine, channel_factors(images, tuning), InputArg(source, layout), folded_factors(*folded),
-        folded_offsets(*folded), OutputArg(epilogue.target, layout),
+        engine, channel_factors(x, tuning, y), ends[0], folded_factors(*folded),
+        folded_offsets(*folded), ends[1],
     )  # fmt: skip

@@ -75,7 +75,8 @@ def _norm(
     epilogue = Epilogue.match(source, list(zip(chain, at, strict=True)), "links", "then")
     if not (epilogue.uses_batch_stats or any(one.backward for one in at)):
         with suppress(Declined):
-            call = factors_call(engine, source, at[0].layouts, epilogue)
+            rounds = kernel_tuning(engine, storage=at[0].storage).amx
+            call = factors_call(engine, source, at[0].layouts, epilogue, rounds=rounds)
             return FusedStep(engine, first, at[0], call, names)
     step = NormStep(engine, first, whole, epilogue)
     step.followers = names

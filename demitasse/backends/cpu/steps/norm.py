@@ -21,6 +21,7 @@ from demitasse.backends.cpu.arguments import (
     GradArg,
     InputArg,
     OutputArg,
+    PreferredArg,
     ScratchArg,
     StateArg,
     parameters,
@@ -106,6 +107,8 @@ class NormStep(CpuStep[Norm]):
             self.factors[: len(given)] = given
         self.kept_bytes = 3 * self.kernel.mean.nbytes
         source, self.target = self.in_and_out(self.layout, self.layout)
+        if self.rounds and not self.parts.uses_batch_stats:  # factors, with what follows
+            source = PreferredArg(source.blob, self.layout, layouts.rounded(self.layout))
         self.input: Argument = source
         self.kept = BufferArg(self.layout)
         if self.in_place and self.at.backward:
