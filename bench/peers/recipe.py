@@ -4,7 +4,7 @@ Only what the measured nets use. A batch normalisation and the scale after it ar
 as every other engine has them; what runs in place gets an output of its own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,13 @@ def operations(net: NetParameter) -> Iterator[Operation]:
         yield operation
 
 
+def _sides(both: Sequence[int], height: int, width: int, default: int) -> int | tuple[int, int]:
+    """Return the number of both axes, or those of rows and columns."""
+    if both:
+        return both[0]
+    return (height, width) if height or width else default
+
+
 def _described(
     layer: LayerParameter, sizes: Mapping[str, tuple[int, ...]]
 ) -> tuple[str, dict[str, Any], int]:
@@ -79,9 +86,9 @@ def _described(
         case "Convolution" | "Deconvolution":
             p = layer.convolution_param
             fields = {
-                "kernel": p.kernel_size[0],
-                "stride": p.stride[0] if p.stride else 1,
-                "pad": p.pad[0] if p.pad else 0,
+                "kernel": _sides(p.kernel_size, p.kernel_h, p.kernel_w, 1),
+                "stride": _sides(p.stride, p.stride_h, p.stride_w, 1),
+                "pad": _sides(p.pad, p.pad_h, p.pad_w, 0),
                 "dilation": p.dilation[0] if p.dilation else 1,
                 "group": p.group,
             }
