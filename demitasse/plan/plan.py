@@ -92,7 +92,7 @@ class Fusion:
         """Fuse layer ``index`` with as many followers as possible; return the number of layers."""
         head.group = None
         last = self.last_fusable(index, end)
-        if last > index or (head.step is not None and head.step.follows_layouts):
+        if last > index or head.follows_layouts:
             head.fuse(self._entries[index + 1 : last + 1])
         count = head.group.count if head.group else 1
         for member in self._entries[index + 1 : index + count]:

@@ -154,14 +154,18 @@ class PlannedLayer:
         chain = [member.layer.op for member in members if member.layer.op]
         operands = [member._operands() for member in members]
         steps = [member.step for member in members]
-        alone = steps[0] is not None and steps[0].follows_layouts
-        for count in range(len(members), 0 if alone else 1, -1):
+        for count in range(len(members), 0 if self.follows_layouts else 1, -1):
             try:
                 fuse = self.layer.device.backend.fuse
                 return Group(fuse(chain[:count], operands[:count], steps[:count]), count), why
             except Declined as declined:
                 why = str(declined)
         return None, why
+
+    @property
+    def follows_layouts(self) -> bool:
+        """True if its Step is fused also alone, for the layouts that others prefer and write."""
+        return self.step is not None and self.step.follows_layouts
 
     def may_follow(self, first: Op, top: Blob, *, elidable: bool) -> bool:
         """Return whether this layer may run as one with the layers before it.

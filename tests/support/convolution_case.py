@@ -1,6 +1,7 @@
 """Convolutions on arrays, with numbers for everything that they take."""
 
 import numpy as np
+import pytest
 from rectifiers import rectified
 from stages import normal
 
@@ -15,7 +16,7 @@ from demitasse.backends.kernels.igemm_convolution import (
 )
 from demitasse.backends.kernels.images import Images
 
-__all__ = ["WINDOWS", "Case", "Numbers", "convolution", "expect_close", "scratch"]
+__all__ = ["WINDOWS", "Case", "Numbers", "convolution", "expect_close", "scratch", "windows"]
 
 WINDOWS = {
     "pixels": {},
@@ -181,3 +182,7 @@ def expect_close(got, want, sums=None):
     """Compare results; ``sums`` are what a rectifier may have made smaller."""
     assert got.shape == want.shape
     assert np.abs(got - want).max() <= 5e-6 * max(1, np.abs(want if sums is None else sums).max())
+
+
+def windows(names=WINDOWS):
+    return pytest.mark.parametrize("windows", [WINDOWS[name] for name in names], ids=list(names))

@@ -307,23 +307,29 @@ class GradArg(OutputArg):
         total += part
 
 
-def rounded_input(at: Layouts, blob: Operand, layout: Layout, best: Layout) -> PreferredArg:
-    """Return a blob in the ``best`` layout if it is written so, in bfloat16; else in ``layout``."""
+def rounded_input(at: Layouts, blob: Operand, layout: Layout, groups: int = 1) -> InputArg:
+    """Return a blob in a layout, or in bfloat16 if it is written so, which is preferred."""
+    best = rounded(layout, groups)
+    if best is layout:
+        return InputArg(blob, layout)
     found = written_layout(at, blob.data_memory, layout.shape, bf16=True)
     return PreferredArg(blob, best if found is best else layout, best)
 
 
-def rounded_ends(
-    at: Layouts, source: tuple[Operand, Layout], target: tuple[Operand, Layout]
-) -> tuple[PreferredArg, OutputArg]:
-    """Return a bottom and a top in these layouts, or in bfloat16 where others agree."""
-    best, written = (rounded(layout) for _, layout in (source, target))
-    return rounded_input(at, *source, best), rounded_output(at, *target, written)
-
-
-def rounded_output(at: Layouts, blob: Operand, layout: Layout, best: Layout) -> OutputArg:
-    """Return a blob in the ``best`` layout, of bfloat16, if all readers prefer that."""
+def rounded_output(at: Layouts, blob: Operand, layout: Layout, groups: int = 1) -> OutputArg:
+    """Return a blob in a layout, or in bfloat16 if all readers prefer that."""
+    best = rounded(layout, groups)
     return OutputArg(blob, best if at.agreed(blob.data_memory) is best else layout)
+
+
+def rounded_ends(
+    at: Layouts, source: BlobArg, target: BlobArg, groups: int = 1
+) -> tuple[InputArg, OutputArg]:
+    """Return a bottom and a top in their layouts, or in bfloat16 where others agree."""
+    return (
+        rounded_input(at, source.blob, source.layout, groups),
+        rounded_output(at, target.blob, target.layout, groups),
+    )
 
 
 def written_layout(

@@ -27,8 +27,6 @@ from demitasse.backends.cpu.arguments import (
     ScratchArg,
     Source,
     rounded_ends,
-    rounded_input,
-    rounded_output,
     written_layout,
 )
 from demitasse.backends.cpu.engine import Engine
@@ -285,12 +283,6 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
     return general, tuple(reasons)
 
 
-def _in_any_order(images: Images, width: int) -> bool:
-    """Return True: channels may be last, or in C order."""
-    del images, width
-    return True
-
-
 class AmxKernels(ConvKernels):
     """Convolutions in bfloat16 by AMX, from and to images of bfloat16 where all agree."""
 
@@ -299,37 +291,27 @@ class AmxKernels(ConvKernels):
         self.schedule = plan_amx(case.op, case.x, case.y, case.tuning)
 
     def data(self, operands: ConvOperands) -> KernelCall:
-        plan_phases(self.schedule)
-        one = self.schedule
-        source, target, _ = self._ends(operands, one.filters, one.channels)
+        phases, (source, target) = plan_phases(self.schedule), self._ends(operands)
         x, y = (suitable_images(end.layout, 1, bf16=True) for end in (target, source))
-        make = partial(AmxInputGradient, one, x, y)
+        make = partial(AmxInputGradient, self.schedule.op, phases, x, y)
         return self._call(make, replace(operands, source=source, target=target))
 
-    def _ends(
-        self, operands: ConvOperands, read: int, written: int
-    ) -> tuple[PreferredArg, OutputArg, layouts.Layout]:
-        """Return both ends, in bfloat16 where others agree, and the best layout of the target.
-
-        So many channels of a group are read and written.
-        """
-        at, source, target = self.case.at.layouts, operands.source, operands.target
-        best, last = (
-            layouts.rounded(end.layout) if channels % layouts.WHOLE == 0 else end.layout
-            for end, channels in ((source, read), (target, written))
-        )
-        found = rounded_input(at, source.blob, source.layout, best)
-        return found, rounded_output(at, target.blob, target.layout, last), last
+    def _ends(self, operands: ConvOperands) -> tuple[InputArg, OutputArg]:
+        """Return source and target, in bfloat16 where others agree."""
+        ends, groups = (operands.source, operands.target), self.schedule.op.group
+        return rounded_ends(self.case.at.layouts, *ends, groups)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
-        one, other, source = self.schedule, operands.other, operands.source
-        read, target, written = self._ends(operands, one.channels, one.filters)
+        one, other, (source, target) = self.schedule, operands.other, self._ends(operands)
         found = written_layout(self.case.at.layouts, source.memory, source.layout.shape)
-        source = InputArg(source.blob, found) if one.reads_planes and found.plain else read
+        if one.reads_planes and found.plain:
+            n, c, h, w = self.case.x
+            source, x = InputArg(source.blob, found), Images.in_order((n, c, h, w))
+        else:
+            x = suitable_images(source.layout, 1, bf16=True)
         if other is not None:
-            other = PreferredArg(other.blob, target.layout, written)
-        takes = _in_any_order if one.reads_planes else Images.fits
-        x = suitable_images(source.layout, 1, takes, bf16=True)
+            best = layouts.rounded(operands.target.layout, one.op.group)
+            other = PreferredArg(other.blob, target.layout, best)
         y = suitable_images(target.layout, 1, bf16=True)
         has = {"adds": other is not None, "slopes": operands.slopes is not None}
         make = partial(AmxConvolution, one, x, y, operands.then, **has)
@@ -455,10 +437,8 @@ class DepthwiseKernels(UpsamplingKernels):
         else:
             operands, _ = self._as_written(operands, self.case.x[1])
         if self.case.tuning.amx and self.schedule.group.size == 1 and not few:
-            source, target = operands.source, operands.target
-            ends = (source.blob, source.layout), (target.blob, target.layout)
-            source, target = rounded_ends(self.case.at.layouts, *ends)
-            operands = replace(operands, source=source, target=target)
+            ends = rounded_ends(self.case.at.layouts, operands.source, operands.target)
+            operands = replace(operands, source=ends[0], target=ends[1])
         operands, (x, y) = self._filled(operands)
         make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
         return self._call(make, operands, take_offsets=taken)

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.cpu.layout import Layout, stored
+from demitasse.backends.cpu.layout import Layout, paired, stored
 from demitasse.backends.kernels.elementwise import Elementwise
 from demitasse.backends.kernels.strided_copy import MOST_LOOPS, CopyLoop, StridedCopy, join_loops
 from demitasse.backends.kernels.tuning import Tuning
@@ -18,11 +18,15 @@ from demitasse.backends.step import decline_if
 class LayoutCopy:
     """A copy of the same elements from one layout to another; padding becomes 0.
 
+    Between layouts of bfloat16, pairs of channels are copied.
+
     Raises:
         Declined: There are too many loops.
     """
 
     def __init__(self, source: Layout, target: Layout, tuning: Tuning) -> None:
+        if source.bf16 and target.bf16:
+            source, target = paired(source), paired(target)
         self._tuning, self._pieces = tuning, list(copy_pieces(source, target))
         self._blocks = source.block, target.block
         self.code = f"copy llvm:{tuning.instructions}"
@@ -49,7 +53,7 @@ _ZERO = np.zeros(1, np.float32)
 
 
 class ConvertingCopy:
-    """A copy from or to a layout of bfloat16, through float32.
+    """A copy between layouts of bfloat16 and float32.
 
     Raises:
         Declined: There are too many loops.

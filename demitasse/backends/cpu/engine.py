@@ -113,7 +113,7 @@ class Engine(HostEngine):
         copy = self._copies.get((here, there))
         if copy is None:
             try:
-                kind = ConvertingCopy if here.bf16 or there.bf16 else LayoutCopy
+                kind = LayoutCopy if here.bf16 == there.bf16 else ConvertingCopy
                 copy = kind(here, there, self.tuning.as_set(thread_count()))
             except Declined as declined:
                 message = f"{declined}, {here} and {there}"

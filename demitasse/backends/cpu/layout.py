@@ -99,10 +99,11 @@ WHOLE = 16
 """Channels in bfloat16 are a multiple, which fills vectors."""
 
 
-def rounded(layout: Layout) -> Layout:
-    """Return the layout in bfloat16, if its channels are last and fill vectors."""
+def rounded(layout: Layout, groups: int = 1) -> Layout:
+    """Return the layout in bfloat16, if channels are last and those of a group fill vectors."""
     last = len(layout.shape) > 2 and layout is innermost(layout.shape, 1)
-    return stored(layout, bf16=True) if last and layout.shape[1] % WHOLE == 0 else layout
+    whole = last and layout.shape[1] % (WHOLE * groups) == 0
+    return stored(layout, bf16=True) if whole else layout
 
 
 def paired(layout: Layout) -> Layout:

@@ -16,14 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import amx
 from demitasse.backends.kernels.amx_schedule import (
     AmxSchedule,
     Buffer,
     Division,
+    Phase,
     Steps,
-    plan_phases,
 )
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields
@@ -425,7 +426,7 @@ def _write_tile(
     offsets = [k.load(f.offsets + at, mask) for at, mask in zip(ats, masks, strict=True)]
     how = {"limited": code.limited, "relu": code.relu}
     then = [rectifying(k, f.rectifier, at, **how) for at in ats] if code.rectifies else []
-    load, store = (k.load_bfloats, k.store_bfloat) if code.y_bf16 else (k.load, k.store)
+    load, store = k.access(code.y_bytes)
 
     def write(row: Word, target: Word) -> None:
         target, values = target + channel * code.y_bytes, []
@@ -511,7 +512,9 @@ class AmxConvolution:
         by_tile, ahead = schedule.panels * schedule.panel_bytes <= NEAR_BYTES, [0, 0]
         if by_tile and reads:
             each = steps.count * schedule.panels * LINE_BYTES
-            ahead = [math.ceil(rows * one.column_stride * one.size / each) for one in (x, y)]
+            ahead = [
+                math.ceil(rows * one.column_stride * one.element_bytes / each) for one in (x, y)
+            ]
         code = AmxCode(
             rows, steps, (panel, filters % panel), schedule.channels, by_tile, ahead[0],
             ahead[1] * adds, reads, x.channel_stride > 1, x.bf16, y.bf16, adds,
@@ -590,15 +593,15 @@ class AmxInputGradient:
         scratch_size: Elements of scratch memory for a call.
     """
 
-    def __init__(self, schedule: AmxSchedule, x: Images, y: Images) -> None:
-        self._op, self._phases = schedule.op, plan_phases(schedule)
+    def __init__(self, op: ops.Conv, phases: Sequence[Phase], x: Images, y: Images) -> None:
+        self._op, self._phases = op, phases
         self._convolutions, self._firsts = list[AmxConvolution](), list[int]()
         for one in self._phases:
-            (rows, columns), (down, right) = one.schedule.y[2:], schedule.op.stride
+            (rows, columns), (down, right) = one.schedule.y[2:], op.stride
             pixels = x.every((down, right, 1), (rows, columns, 1))
             self._convolutions.append(AmxConvolution(one.schedule, y, pixels))
             place = one.first[0] * x.row_stride + one.first[1] * x.column_stride
-            self._firsts.append(place * x.size // FLOAT)
+            self._firsts.append(place * x.element_bytes // FLOAT)
         self.nbytes = sum(one.nbytes for one in self._convolutions)
         self.scratch_size = max(one.scratch_size for one in self._convolutions)
 

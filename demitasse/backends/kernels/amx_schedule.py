@@ -14,7 +14,7 @@ from demitasse.backends import ops
 from demitasse.backends.kernels import amx
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.values import HALF, INT, LINE_BYTES
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.step import decline_if
 
 STRIP_BYTES = 768 << 10
@@ -31,6 +31,15 @@ AXES = 2
 """Spatial axes of images."""
 
 MOST_GROUPS = 32
+
+STEP_COST, WRITE_COST = 70, 300
+"""Cycles of a step of products, and to write the sums of all steps."""
+
+READ_COST = 0.08
+"""Cycles to read a byte of filters from the shared cache."""
+
+PIXEL_COST, COPY_COST = 8, 4
+"""Cycles to copy a pixel, and for each 32 of its channels."""
 
 
 @dataclass(frozen=True)
@@ -123,28 +132,17 @@ class Buffer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AmxSchedule(TunedKernel):
+class AmxSchedule(ConvSchedule):
     """A convolution over two axes. Threads divide strips of outputs, or the filters.
 
     Attributes:
-        op: The convolution.
-        x: The images' shape, (N, C, H, W).
-        y: The outputs' shape, (N, M, OH, OW).
         buffered: Numbers of pixels of products whose pixels lie in a core's own buffer, in
             bfloat16, with zeros behind the channels; none for images.
     """
 
-    kernel = "amx"
+    kernel, rounds = "amx", True
 
-    op: ops.Conv
-    x: tuple[int, ...]
-    y: tuple[int, ...]
-    tuning: Tuning
     buffered: tuple[int, ...] = ()
-
-    @property
-    def code(self) -> str:
-        return f"{self.kernel} llvm:{self.tuning.product_instructions}"
 
     @property
     def channels(self) -> int:
@@ -317,16 +315,6 @@ class AmxSchedule(TunedKernel):
         copied = pixels * (PIXEL_COST + self.steps.each * COPY_COST)
         turns = math.ceil(one.strips * self.op.group * one.filter_parts / self.tuning.threads)
         return turns * (product + filters + copied)
-
-
-STEP_COST, WRITE_COST = 70, 300
-"""Cycles of a step of products, and to write the sums of all steps."""
-
-READ_COST = 0.08
-"""Cycles to read a byte of filters from the shared cache."""
-
-PIXEL_COST, COPY_COST = 8, 4
-"""Cycles to copy a pixel, and for each 32 of its channels."""
 
 
 def plan_amx(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> AmxSchedule:

@@ -119,8 +119,7 @@ def channel_factors(x: Images, tuning: Tuning, y: Images | None = None) -> Plane
     """Return y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
     The images lie alike, in float32 or bfloat16; ``y`` are those of x if they are not given. A call
-    takes x, the factors, the offsets, and y,
-    which may be x. Shapes: (C,), (C,).
+    takes x, the factors, the offsets, and y, which may be x. Shapes: (C,), (C,).
     """
     need_layout(x.has_whole_vectors(tuning.width), x)
     kernel = partial(_factors_kernel, x=x.bf16, y=(y or x).bf16)

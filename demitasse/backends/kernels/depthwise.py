@@ -195,8 +195,8 @@ def for_each_member(
 
     ``body`` takes the function that loads the member, its number, and the sums, which it updates.
     The vector is ``place`` bytes from the first channel of a pixel. ``single`` loads channels that
-    are groups of their own, by default of float32. Each member has a loop of its
-    own, for LLVM schedules few instructions better.
+    are groups of their own, by default of float32. Each member has a loop of its own, for LLVM
+    schedules few instructions better.
     """
     members, outputs = group
     if group.size == 1:
@@ -291,8 +291,7 @@ def _sum_windows(
     pixels, wide, *_ = code.tile
     x_size, y_size = code.sizes
     x_step, y_step = f.x.column_stride * x_size, f.y.column_stride * y_size
-    load = k.load_bfloats if code.x_bf16 else k.load
-    store = k.store_bfloat if code.y_bf16 else k.store
+    load, store = k.access(x_size)[0], k.access(y_size)[1]
     first, last = (vector * k.vector_bytes for vector in vectors)
     last_place, each = (f.x.channels - k.width) * FLOAT, wide * group.members * k.vector_bytes
     again = (lambda word: word) if is_x86() else k.no_cse
@@ -390,7 +389,7 @@ class DepthwiseConvolution(WindowConvolution):
     ) -> None:
         each = DepthwiseOperands(strips, x, y, then)
         self.filters, self.nbytes, self.update = each.filters, each.nbytes, each.update
-        code = strips.code_with(then)._replace(x_bf16=x.bf16, y_bf16=y.bf16)
+        code = strips.code_with(then)._replace(sizes=(x.element_bytes, y.element_bytes))
         kernel = _kernel(strips.width, code, strips.group)
         super().__init__(strips, kernel, each.values, each.rectifier)
 

@@ -569,7 +569,7 @@ class IgemmSchedule(TunedKernel):
             bfloat16 where products are, at equal distances; none for images.
     """
 
-    kernel = "igemm"
+    kernel, rounds = "igemm", True
 
     taps: tuple[tuple[int, int, int], ...]
     step: tuple[int, int, int]
@@ -581,10 +581,6 @@ class IgemmSchedule(TunedKernel):
     order: Order = ""
     merged: int = 1
     buffered: tuple[int, ...] = ()
-
-    @property
-    def code(self) -> str:
-        return f"{self.kernel} llvm:{self.tuning.product_instructions}"
 
     @property
     def each(self) -> int:

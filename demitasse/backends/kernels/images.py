@@ -60,7 +60,7 @@ class Images:
         return cls(shape, c * h * w, w, 1, h * w if c > 1 else 1)
 
     @property
-    def size(self) -> int:
+    def element_bytes(self) -> int:
         """Bytes of an element."""
         return HALF if self.bf16 else FLOAT
 

@@ -190,8 +190,7 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
     (x_size, y_size), (x_bytes, y_bytes) = shape.sizes, _pixel_bytes(x, y, shape)
     steps = _steps(x_bytes, range((shape.pixels - 1) * shape.stride + shape.taps))
     targets = _steps(y_bytes, tile)
-    load = k.load if x_size == FLOAT else k.load_bfloats
-    store = k.store if y_size == FLOAT else k.store_bfloat
+    load, store = k.access(x_size)[0], k.access(y_size)[1]
     nothing, none = k.constant(0.0 if is_mean else ops.LOWEST), k.constant(-1.0)
     join = Vector.__add__ if is_mean else clamp_min
 
@@ -318,7 +317,9 @@ class Pooling:
         window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel), op.after)
         divisors = window.divisors(op.bottom[2:], op.top[2:], pads=op.counts_pads)
         method = "winners" if self._winners else op.method.lower()
-        shape = PoolShape(method, vectors, pixels, taps, stride, tiles, (x.size, y.size))
+        shape = PoolShape(
+            method, vectors, pixels, taps, stride, tiles, (x.element_bytes, y.element_bytes)
+        )
         struct = PoolFields if gradient else PoolForwardFields
         source, target = (y, x) if gradient else (x, y)
         values = struct.values(

@@ -89,7 +89,7 @@ class SeparableSchedule:
         block_bytes, filters = tuning.noted_bytes, self.channels * self.product.filters
         if filters * FLOAT > block_bytes:
             block_bytes *= LARGER
-        bytes_each = max(self.rows) * columns * self.channels * self.between.size
+        bytes_each = max(self.rows) * columns * self.channels * self.between.element_bytes
         return min(math.ceil(bytes_each / block_bytes), *self.rows)
 
     @cached_property
@@ -264,20 +264,17 @@ class SeparableConvolution:
             "tuning": replace(tuning, threads=1),
             "buffered": tuple(rows * strips.y[3] for rows in set(rows)),
         }
-        code = strips.code_with(then[0])._replace(x_bf16=x.bf16, y_bf16=between.bf16)
+        code = strips.code_with(then[0])._replace(sizes=(x.element_bytes, between.element_bytes))
         fields: type[SeparableFields] = SeparableFields
-        self._buffer = max(rows) * between.row_stride * between.size // FLOAT
+        self._buffer = max(rows) * between.row_stride * between.element_bytes // FLOAT
         self._product: ImplicitGemm | AmxConvolution
         if isinstance(blocks.product, AmxSchedule):
             product = replace(blocks.product, **buffered)
-            self._product, fields = (
-                AmxConvolution(product, between, y, then[1], adds=adds),
-                TiledFields,
-            )
-            filled: Between = (
-                "tiles" if product.steps.whole(blocks.channels) else "tiles behind zeros"
-            )
-            self._kernel = _tiled_kernel(strips.width, code, filled, y.size)
+            self._product = AmxConvolution(product, between, y, then[1], adds=adds)
+            whole = product.steps.whole(blocks.channels)
+            filled: Between = "tiles" if whole else "tiles behind zeros"
+            self._kernel = _tiled_kernel(strips.width, code, filled, y.element_bytes)
+            fields = TiledFields
             self._buffer += LINE
             self.filters = self._product.filters
         else:

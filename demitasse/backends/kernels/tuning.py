@@ -107,10 +107,12 @@ class TunedKernel:
 
     Attributes:
         kernel: Name of the kind.
+        rounds: Whether products are in bfloat16 if the tuning says so.
         tuning: The kernel's vectors and threads, and how much they work on at a time.
     """
 
     kernel: ClassVar[str]
+    rounds: ClassVar[bool] = False
     tuning: Tuning
 
     @property
@@ -121,7 +123,9 @@ class TunedKernel:
     @property
     def code(self) -> str:
         """Name of the code, with the processor's instructions."""
-        return f"{self.kernel} llvm:{self.tuning.instructions}"
+        tuning = self.tuning
+        instructions = tuning.product_instructions if self.rounds else tuning.instructions
+        return f"{self.kernel} llvm:{instructions}"
 
 
 class Depth(NamedTuple):

@@ -19,7 +19,6 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.values import (
     FLOAT,
-    HALF,
     INT,
     Vector,
     Word,
@@ -187,7 +186,7 @@ class WindowCode(NamedTuple):
 
     Attributes:
         rows: Rows of a window.
-        x_bf16, y_bf16: Whether the input and the output are in bfloat16.
+        sizes: Bytes of an element of the input and of the output.
     """
 
     rows: int
@@ -195,13 +194,7 @@ class WindowCode(NamedTuple):
     tiles: Tiles
     limited: bool
     relu: bool
-    x_bf16: bool = False
-    y_bf16: bool = False
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Bytes of an element of the input, and of the output."""
-        return HALF if self.x_bf16 else FLOAT, HALF if self.y_bf16 else FLOAT
+    sizes: tuple[int, int] = (FLOAT, FLOAT)
 
     def rectifying(
         self, k: Kernel, numbers: Word, place: Word | None
@@ -211,7 +204,7 @@ class WindowCode(NamedTuple):
 
     def __str__(self) -> str:
         flags = "_limited" * self.limited + "_relu" * self.relu
-        flags += "_x" * self.x_bf16 + "_y" * self.y_bf16
+        flags += "_{}to{}".format(*self.sizes)
         return f"{self.rows}x{self.tile}_{self.tiles}{flags}"
 
 

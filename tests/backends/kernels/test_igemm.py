@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from convolution_case import WINDOWS, Case, convolution, expect_close, scratch
+from convolution_case import Case, convolution, expect_close, scratch, windows
 from expect_error import expect_error
 from narrow_values import kept
 from rectifiers import NOT_NUMBERS, THEN, rectified
@@ -22,10 +22,6 @@ from demitasse.backends.step import Declined
 THREADS = pytest.mark.parametrize("threads", [1, 2, 3, 7])
 
 BF16 = pytest.mark.skipif(not has_bf16(16), reason="the processor has no AVX512_BF16")
-
-
-def windows(names=WINDOWS):
-    return pytest.mark.parametrize("windows", [WINDOWS[name] for name in names], ids=list(names))
 
 
 @WIDTH

@@ -64,11 +64,10 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
         added = None if self._other is None else InputArg(self._other, self.layout)
         target = OutputArg(top, self.layout)
         if self.rounds:
-            ends = self.layout, layouts.rounded(self.layout)
-            x = rounded_input(at, self._x, *ends)
-            added = None if self._other is None else rounded_input(at, self._other, *ends)
+            x = rounded_input(at, self._x, self.layout)
+            added = None if added is None else rounded_input(at, added.blob, self.layout)
             in_place = top is self._x or top is self._other
-            target = target if in_place else rounded_output(at, top, *ends)
+            target = target if in_place else rounded_output(at, top, self.layout)
         bf16 = x.layout.bf16, added is not None and added.layout.bf16, target.layout.bf16
         kernel = gates(self.images, self.tuning, adds=adds, bf16=bf16)
         self.forward_calls = [KernelCall(self.engine, kernel, x, gate, added, target)]

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import InputArg, OutputArg, PreferredArg
+from demitasse.backends.cpu.arguments import InputArg, OutputArg, PreferredArg, rounded_output
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import first_suitable
 from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call
@@ -35,22 +35,28 @@ class _PartsStep(CpuStep[P]):
 
     def copies(
         self, whole: Operand, layout: Layout, *, joins: bool, diff: bool = False,
-        wanted: Sequence[bool] = (),
+        wanted: Sequence[bool] = (), best: Sequence[Layout] = (),
     ) -> list[KernelCall]:  # fmt: skip
         """Return copies from the whole, or with ``joins`` to it, of the ``wanted`` parts or all.
+
+        ``best`` are the layouts in which parts are read best, if any.
 
         Raises:
             Declined: A copy has too many loops.
         """
         axis, calls, first = self.op.axis, [], 0
-        for (blob, own), copied in zip(self.parts, wanted or [True] * len(self.parts), strict=True):
+        copied = wanted or [True] * len(self.parts)
+        preferred: Sequence[Layout | None] = best or [None] * len(self.parts)
+        for (blob, own), asked, prefers in zip(self.parts, copied, preferred, strict=True):
             begin = tuple(first if place == axis else 0 for place in range(len(own.shape)))
             first += own.shape[axis]
-            if not copied:
+            if not asked:
                 continue
             part, ends = layout.part(own.shape, begin), [(whole, layout), (blob, own)]
             (one, here), (other, there) = reversed(ends) if joins else ends
             source, target = InputArg(one, here, diff=diff), OutputArg(other, there, diff=diff)
+            if prefers is not None:
+                source = PreferredArg(one, here, prefers)
             places = (None, part) if joins else (part, None)
             calls.append(copy_call(self.engine, source, target, *places))
         return calls
@@ -103,23 +109,14 @@ class ConcatStep(_PartsStep[ops.Concat]):
 
     def _join_rounded(self) -> bool:
         """Prepare copies of bfloat16, if all parts fill vectors; return whether they do."""
-        at, shapes = self.at, (*self.op.bottoms, self.at.top[0].shape)
+        at, [top], shapes = self.at, self.at.top, self.op.bottoms
         wide = [layouts.innermost(shape, 1) for shape in shapes]
-        *parts, whole = map(layouts.rounded, wide)
-        if not all(one.bf16 for one in parts):
+        best = [layouts.rounded(layout) for layout in wide]
+        if not all(layout.bf16 for layout in best):
             return False
-        agreed = at.layouts.agreed(at.top[0].data_memory) is whole
-        if not agreed:
-            *parts, whole = wide
-        target, first = OutputArg(at.top[0], whole), 0
-        for blob, part, best in zip(at.bottom, parts, map(layouts.rounded, wide), strict=False):
-            begin = (0, first, *[0] * (len(part.shape) - 2))
-            first += part.shape[1]
-            here, there = part, whole.part(part.shape, begin)
-            if agreed:
-                here, there = layouts.paired(here), layouts.paired(there)
-            source = PreferredArg(blob, part, best)
-            self.forward_calls.append(copy_call(self.engine, source, target, here, there))
+        whole = rounded_output(at.layouts, top, layouts.innermost(top.shape, 1)).layout
+        self.parts = list(zip(at.bottom, best if whole.bf16 else wide, strict=True))
+        self.forward_calls = self.copies(top, whole, joins=True, best=best)
         return True
 
     def prepare_backward(self) -> None:

@@ -14,6 +14,7 @@ from demitasse.backends.cpu.arguments import (
     BufferArg,
     InputArg,
     OutputArg,
+    rounded_ends,
     rounded_input,
     rounded_output,
     written_layout,
@@ -136,12 +137,10 @@ class ElementwiseStep(CpuStep[ops.Activation]):
         engine, function = self.engine, self.function
         self.layout = layout = _row(self.at, padded=function.keeps_zero)
         source, target = self.in_and_out(layout, layout)
-        if self.rounds and (best := layouts.rounded(layout)).bf16:
-            at, [bottom], [top] = self.at.layouts, self.at.bottom, self.at.top
-            source = rounded_input(at, bottom, layout, best)
-            target = rounded_output(at, top, layout, best)
+        if self.rounds:
+            source, target = rounded_ends(self.at.layouts, source, target)
             if self.at.in_place:
-                target = OutputArg(top, source.layout)
+                target = target.in_layout(source.layout)
         call = elementwise_call(engine, [(function.name, function.numbers)], [source], target)
         keep = [saved_copy(engine, source, self.known)] if self.copies else []
         self.forward_calls = [*keep, call]
@@ -309,9 +308,9 @@ class SumStep(CpuStep[ops.Eltwise]):
         sources: Sequence[InputArg] = [InputArg(blob, self.layout) for blob in self.at.bottom]
         target = OutputArg(epilogue.target, self.layout)
         if self.follows_layouts:
-            ends = self.layout, layouts.rounded(self.layout)
-            sources = [rounded_input(self.at.layouts, blob, *ends) for blob in self.at.bottom]
-            target = rounded_output(self.at.layouts, epilogue.target, *ends)
+            known = self.at.layouts
+            sources = [rounded_input(known, blob, self.layout) for blob in self.at.bottom]
+            target = rounded_output(known, epilogue.target, self.layout)
         name = "rectified_sum" if relu else "sum" if plain else "weighted_sum"
         numbers = () if plain else factors
         return elementwise_call(self.engine, [(name, numbers)], sources, target)

@@ -258,7 +258,7 @@ def factors_call(
     layout, tuning = written_layout(at, source.data_memory, source.shape), kernel_tuning(engine)
     ends = InputArg(source, layout), OutputArg(epilogue.target, layout)
     if rounds:
-        ends = rounded_ends(at, (source, layout), (epilogue.target, layout))
+        ends = rounded_ends(at, *ends)
     takes = Images.has_whole_vectors
     x, y = (suitable_images(end.layout, tuning.width, takes, bf16=True) for end in ends)
     folded = engine, source.shape[1], epilogue.links

@@ -42,7 +42,8 @@ def fuse(
     if isinstance(chain[0], Norm):
         portable = [op_title(op) for op, step in zip(chain, steps, strict=True) if step is None]
         decline_if(portable, f"{', '.join(portable)} runs portable code")
-        return _norm(engine, chain[0], chain, at, names)
+        rounds = isinstance(first, NormStep) and first.rounds
+        return _norm(engine, chain[0], chain, at, names, rounds=rounds)
     rest = list(zip(chain[1:], at[1:], strict=True))
     others = [(i, step) for i, step in enumerate(steps) if i and isinstance(step, ConvStep)]
     if isinstance(first, ElementwiseStep):
@@ -64,7 +65,7 @@ def fuse(
 
 def _norm(
     engine: Engine, first: Norm, chain: Sequence[ops.Op], at: Sequence[Operands],
-    names: Sequence[str],
+    names: Sequence[str], *, rounds: bool,
 ) -> AnyStep:  # fmt: skip
     """Return one Step for BatchNorm, Scale and ReLU after each other."""
     # what the last one writes is what all of them write
@@ -75,7 +76,6 @@ def _norm(
     epilogue = Epilogue.match(source, list(zip(chain, at, strict=True)), "links", "then")
     if not (epilogue.uses_batch_stats or any(one.backward for one in at)):
         with suppress(Declined):
-            rounds = kernel_tuning(engine, storage=at[0].storage).amx
             call = factors_call(engine, source, at[0].layouts, epilogue, rounds=rounds)
             return FusedStep(engine, first, at[0], call, names)
     step = NormStep(engine, first, whole, epilogue)
@@ -98,8 +98,7 @@ def separable(each: ConvStep, between: Chain, pixels: ConvStep, rest: Chain) -> 
     source = InputArg(at.bottom[0], each.expected(at.bottom[0]))
     target = OutputArg(second.target, pixels.y)
     if each.rounds:
-        ends = (at.bottom[0], each.x), (second.target, pixels.y)
-        source, target = rounded_ends(at.layouts, *ends)
+        source, target = rounded_ends(at.layouts, source.in_layout(each.x), target)
     x = suitable_images(source.layout, blocks.channels, bf16=True)
     y = suitable_images(target.layout, 1, bf16=True)
     decline_if(not y.is_rows, "one pixel each; separable convolution takes rows of pixels")

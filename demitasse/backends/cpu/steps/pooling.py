@@ -7,11 +7,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import (
-    InputArg,
-    OutputArg,
-    rounded_ends,
-)
+from demitasse.backends.cpu.arguments import InputArg, OutputArg, rounded_ends
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import first_suitable, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call, kernel_tuning
@@ -40,10 +36,10 @@ class PoolStep(CpuStep[ops.Pool]):
         shape, width = self.op.bottom, kernel_tuning(self.engine).width
         # few channels are filled up to a vector
         known = expected, layouts.innermost(shape, 1), layouts.channels_last(shape, width)
-        self.ends, kernel = first_suitable(known, self._in)[1]
+        ends, kernel = first_suitable(known, self._in)[1]
         self._kernel, self.kept_bytes = kernel, kernel.winners.nbytes
-        self.x, self.y = (end.layout for end in self.ends)
-        self.forward_calls = [KernelCall(self.engine, kernel.forward, *self.ends)]
+        self.x, self.y = (end.layout for end in ends)
+        self.forward_calls = [KernelCall(self.engine, kernel.forward, *ends)]
 
     @property
     def follows_layouts(self) -> bool:
@@ -55,7 +51,7 @@ class PoolStep(CpuStep[ops.Pool]):
         target = layouts.channels_last(self.op.top, layout.padded[1])
         ends = self.in_and_out(layout, target)
         if self.rounds:
-            ends = rounded_ends(at.layouts, (at.bottom[0], layout), (at.top[0], target))
+            ends = rounded_ends(at.layouts, *ends)
         x, y = (suitable_images(end.layout, tuning.width, padded=True, bf16=True) for end in ends)
         return ends, Pooling(self.op, x, y, tuning, trains=at.backward)
 

@@ -40,6 +40,7 @@ from demitasse.backends.kernels.language.values import (
     minimum,
     permuted,
     places_text,
+    shuffled,
 )
 
 FEWEST_TILES = 4
@@ -198,15 +199,25 @@ class Kernel(Routine):
 
     def load_halves(self, address: Word) -> Vector:
         """Return as many floats of 16 bits at an address as a vector has, widened."""
-        narrow = vector_kind(self.width, "half")
-        value = Value(self.code, narrow, self._load(address, narrow, HALF))
-        return self._filled(value.converted("fpext", self._vector))
+        return self._widened(address, "half")
 
     def load_bfloats(self, address: Word) -> Vector:
         """Return as many numbers of bfloat16 at an address as a vector has, widened."""
-        narrow = vector_kind(self.width, BFLOAT)
+        return self._widened(address, BFLOAT)
+
+    def _widened(self, address: Word, element: str) -> Vector:
+        narrow = vector_kind(self.width, element)
         value = Value(self.code, narrow, self._load(address, narrow, HALF))
         return self._filled(value.converted("fpext", self._vector))
+
+    def access(self, size: int) -> tuple[Callable[..., Vector], Callable[..., None]]:
+        """Return the methods that load and write a vector of numbers of so many bytes.
+
+        Those of 2 bytes are bfloat16.
+        """
+        if size == HALF:
+            return self.load_bfloats, self.store_bfloat
+        return self.load, self.store
 
     def load_float(self, address: Word) -> Float:
         """Return the float at an address."""
@@ -270,14 +281,13 @@ class Kernel(Routine):
             begin = part * lanes // count
             places = [at + self.width * i for at in range(begin, begin + lanes // count)
                       for i in range(count)]  # fmt: skip
-            text = f"shufflevector {halves[0].typed}, {halves[-1].typed}, {places_text(places)}"
-            value = Value(self.code, halves[0].kind, self.code.result(text))
+            value = shuffled(halves[0], halves[-1], places)
             self._store(value, address + lanes * HALF * part, HALF)
 
-    def _rounded(self, first: Vector, second: Vector) -> Value:
+    def _rounded(self, first: Vector, second: Vector) -> Vector:
         """Return two vectors of 16 floats as one of bfloat16."""
         kind, name = vector_kind(2 * self.width, BFLOAT), "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-        return Value(self.code, kind, call_function(self.code, name, kind, second, first))
+        return Vector(self.code, kind, call_function(self.code, name, kind, second, first))
 
     def lane_mask(self, count: Word | int, *, rare: bool = False) -> Condition:
         """Return a mask of a vector's first ``count`` elements, at most all.

@@ -252,11 +252,11 @@ class IntVector(Value):
     def shuffle(self, order: Sequence[int | None]) -> IntVector:
         """Return the integers at the given indices; None gives 0."""
         count = self.kind.lanes
-        return _shuffle(self, self.operand(0), [count if at is None else at for at in order])
+        return shuffled(self, self.operand(0), [count if at is None else at for at in order])
 
     def concat(self, other: IntVector) -> IntVector:
         """Return these integers followed by the other vector's, of the same type."""
-        return _shuffle(self, other, range(2 * self.kind.lanes))
+        return shuffled(self, other, range(2 * self.kind.lanes))
 
     def of_bits(self, bits: int) -> IntVector:
         """Return the same bits as integers of another size."""
@@ -357,7 +357,7 @@ def root(vector: Vector) -> Vector:
 
 def permuted(vector: Vector, order: Sequence[int]) -> Vector:
     """Return the elements at the given indices."""
-    return _shuffle(vector, vector, order)
+    return shuffled(vector, vector, order)
 
 
 def rearranged(vectors: Sequence[Vector], order: Sequence[int]) -> list[Vector]:
@@ -372,12 +372,12 @@ def rearranged(vectors: Sequence[Vector], order: Sequence[int]) -> list[Vector]:
                 lanes + lane if number == other else place
                 for place, (number, lane) in enumerate(wanted)
             ]
-            total = _shuffle(total, vectors[other], places)
+            total = shuffled(total, vectors[other], places)
         found.append(total)
     return found
 
 
-def _shuffle(one: Elements, other: Elements, order: Sequence[int]) -> Elements:
+def shuffled(one: Elements, other: Elements, order: Sequence[int]) -> Elements:
     """Return the elements of two concatenated vectors at the indices."""
     text = f"shufflevector {one.typed}, {other.typed}, {places_text(order)}"
     kind = vector_kind(len(order), one.kind.element)
@@ -413,7 +413,7 @@ def horizontal_sums(vectors: Sequence[Vector]) -> Vector:
         firsts = [lane for at in range(0, 2 * count, part) for lane in range(at, at + half)]
         others = [lane + half for lane in firsts]
         rows = [
-            _shuffle(a, b, firsts) + _shuffle(a, b, others)
+            shuffled(a, b, firsts) + shuffled(a, b, others)
             for a, b in zip(rows[::2], rows[1::2], strict=True)
         ]
         part = half
@@ -480,6 +480,6 @@ def transposed(rows: Sequence[Vector]) -> list[Vector]:
         for i in range(lanes):
             if not i & by:
                 pair = found[i], found[i + by]
-                found[i], found[i + by] = _shuffle(*pair, first), _shuffle(*pair, second)
+                found[i], found[i + by] = shuffled(*pair, first), shuffled(*pair, second)
         by *= 2
     return found
