@@ -324,6 +324,49 @@ def test_a_part_of_a_net_reads_what_was_written_by_hand():
     np.testing.assert_array_equal(net.blobs["joined"].cpu_data(), values.astype(np.float32))
 
 
+GATED = """
+layer { name: "data" type: "Input" top: "data" input_param {
+  shape { dim: 2 dim: 3 dim: 30 dim: 30 } } }
+layer { name: "gate" type: "Input" top: "gate" input_param { shape { dim: 2 dim: 32 } } }
+layer { name: "one" type: "Convolution" bottom: "data" top: "one" convolution_param {
+  num_output: 32 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "two" type: "Convolution" bottom: "data" top: "two" convolution_param {
+  num_output: 32 kernel_size: 3 weight_filler { type: "xavier" } } }
+LAYER
+layer { name: "last" type: "Convolution" bottom: "one" top: "last" convolution_param {
+  num_output: 32 kernel_size: 1 weight_filler { type: "xavier" } } }
+"""
+
+
+@BF16
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("keep_blobs", [None, "outputs"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        'layer { name: "scale" type: "Scale" bottom: "one" bottom: "gate" top: "one" '
+        "scale_param { axis: 0 } }",
+        'layer { name: "elu" type: "ELU" bottom: "one" top: "one" }',
+        'layer { name: "lrn" type: "LRN" bottom: "one" top: "norm" } '
+        'layer { name: "bn" type: "BatchNorm" bottom: "norm" top: "norm" } '
+        'layer { name: "scale" type: "Scale" bottom: "norm" top: "norm" } '
+        'layer { name: "relu" type: "ReLU" bottom: "norm" top: "norm" }',
+    ],
+)
+def test_layers_in_place_read_what_they_overwrite(layer, keep_blobs):
+    text = GATED.replace("LAYER", layer).replace('"one" top: "last"', '"TOP" top: "last"')
+    text = text.replace("TOP", "norm" if "norm" in layer else "one")
+    plain, narrow = (
+        made(text=text, dtype=one, keep_blobs=keep_blobs) for one in ("float32", "bfloat16")
+    )
+    for net in (plain, narrow):
+        net.set_input("gate", np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32))
+        for _ in range(6):
+            net.forward()
+
+    expect_near(narrow.blobs["last"].cpu_data(), plain.blobs["last"].cpu_data(), 2e-2)
+
+
 IN_PLACE = """
 layer { name: "data" type: "Input" top: "data" input_param {
   shape { dim: 2 dim: 2100 dim: 5 dim: 5 } } }

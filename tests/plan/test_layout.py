@@ -6,7 +6,9 @@ from lowered import conv, layer, net
 
 from demitasse import Net
 from demitasse.backends.cpu import slow_reason
+from demitasse.backends.cpu.arguments import InputArg, rounded_output
 from demitasse.backends.cpu.engine import engine
+from demitasse.backends.cpu.layout import innermost, rounded
 from demitasse.backends.step import LayoutUse
 from demitasse.blob import Blob
 from demitasse.core.device import Device
@@ -158,3 +160,15 @@ def test_a_backward_pass_that_reads_a_blob_changes_no_preference():
 
     assert assigned.agreed(one.data_memory) is order
     assert assigned.preferred(one.data_memory) == (order,)
+
+
+def test_a_blob_that_is_read_is_overwritten_as_it_lies():
+    one, assigned = Blob((2, 32, 5, 7), device=Device("cpu")), LayoutAssignment()
+    layout = innermost(one.shape, 1)
+    best = rounded(layout)
+    assigned.add(Stated(LayoutUse("preferred", one, best)))
+
+    assert rounded_output(assigned, one, layout).layout is best
+    for found in (layout, best):
+        read = [InputArg(one, found)]
+        assert rounded_output(assigned, one, layout, read=read).layout is found

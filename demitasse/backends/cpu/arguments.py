@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -316,8 +316,16 @@ def rounded_input(at: Layouts, blob: Operand, layout: Layout, groups: int = 1) -
     return PreferredArg(blob, best if found is best else layout, best)
 
 
-def rounded_output(at: Layouts, blob: Operand, layout: Layout, groups: int = 1) -> OutputArg:
-    """Return a blob in a layout, or in bfloat16 if all readers prefer that."""
+def rounded_output(
+    at: Layouts, blob: Operand, layout: Layout, groups: int = 1, read: Sequence[InputArg] = ()
+) -> OutputArg:
+    """Return a blob in a layout, or in bfloat16 if all readers prefer that.
+
+    A blob that is ``read``, too, is overwritten in place, as it lies.
+    """
+    for source in read:
+        if source.blob is blob:
+            return OutputArg(blob, source.layout)
     best = rounded(layout, groups)
     return OutputArg(blob, best if at.agreed(blob.data_memory) is best else layout)
 
@@ -326,10 +334,8 @@ def rounded_ends(
     at: Layouts, source: BlobArg, target: BlobArg, groups: int = 1
 ) -> tuple[InputArg, OutputArg]:
     """Return a bottom and a top in their layouts, or in bfloat16 where others agree."""
-    return (
-        rounded_input(at, source.blob, source.layout, groups),
-        rounded_output(at, target.blob, target.layout, groups),
-    )
+    read = rounded_input(at, source.blob, source.layout, groups)
+    return read, rounded_output(at, target.blob, target.layout, groups, [read])
 
 
 def written_layout(

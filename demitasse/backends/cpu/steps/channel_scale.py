@@ -66,8 +66,7 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
         if self.rounds:
             x = rounded_input(at, self._x, self.layout)
             added = None if added is None else rounded_input(at, added.blob, self.layout)
-            in_place = top is self._x or top is self._other
-            target = target if in_place else rounded_output(at, top, self.layout)
+            target = rounded_output(at, top, self.layout, read=[x] if added is None else [x, added])
         bf16 = x.layout.bf16, added is not None and added.layout.bf16, target.layout.bf16
         kernel = gates(self.images, self.tuning, adds=adds, bf16=bf16)
         self.forward_calls = [KernelCall(self.engine, kernel, x, gate, added, target)]

@@ -139,8 +139,6 @@ class ElementwiseStep(CpuStep[ops.Activation]):
         source, target = self.in_and_out(layout, layout)
         if self.rounds:
             source, target = rounded_ends(self.at.layouts, source, target)
-            if self.at.in_place:
-                target = target.in_layout(source.layout)
         call = elementwise_call(engine, [(function.name, function.numbers)], [source], target)
         keep = [saved_copy(engine, source, self.known)] if self.copies else []
         self.forward_calls = [*keep, call]
