@@ -78,8 +78,8 @@ def seconds_text(seconds: float) -> str:
 def command_line(*words: str | os.PathLike[str]) -> str:
     """Return a command of ``demitasse`` as a line for a shell, with quoted words.
 
-    The program is named as it was started if ``PATH`` does not lead to it, as in an environment
-    that is not activated.
+    The line has the path with which the program was started if ``PATH`` has no program of this
+    name, as in an environment that is not activated.
     """
     started, found = sys.argv[0], shutil.which("demitasse")
     is_program = Path(started).name in {"demitasse", "demitasse.exe"}

@@ -1,9 +1,9 @@
 """Memory guard: the memory states that recorded work requires, and the states that it leaves.
 
 Recorded work reads and writes the arrays that it was recorded with. On the host it also requires
-that the same side of each memory is the newest, and that memories which nobody writes between
-replays are unchanged: Steps cache copies of them in other layouts. On a device that queues its
-work, inputs may have any contents, and are copied to the device before a replay.
+that the same side of each memory is the newest. Memories that no code writes between replays must
+be unchanged: Steps cache copies of them in other layouts. On a device that queues its work, inputs
+may have any contents, and are copied to the device before a replay.
 
 Between two replays of one recording hardly a memory changes. A ``Watch`` tells whether any has. If
 none has, the guard skips those: on the host, memories that the work only reads; on a device that

@@ -305,8 +305,8 @@ Executed = list[tuple[AnyStep | None, Group | None]]
 class Segments:
     """Cuts ranges of prepared layers into segments with and without a replay.
 
-    The segments of a forward pass stay for some shapes of the blobs, with their recordings. Ranges
-    are cut anew after ``changes`` of shapes and memories.
+    The segments of a forward pass stay for some shapes of the blobs, with their recordings. After
+    ``changes`` of shapes and memories, ranges are cut anew.
     """
 
     def __init__(self, entries: Sequence[PlannedLayer], changes: VersionCounter) -> None:

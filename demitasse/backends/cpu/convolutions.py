@@ -139,7 +139,7 @@ class ConvCase:
         pays = c >= tuning.width < m and group <= MOST_GROUPS
         return replace(tuning, bf16=tuning.bf16 and pays)
 
-    def fitting(self, channels: int) -> Tuning:
+    def tuning_for(self, channels: int) -> Tuning:
         """Return the tuning with vectors no wider than so many channels, if there are such."""
         narrow = NARROW <= channels < self.tuning.width
         return replace(self.tuning, width=NARROW) if narrow else self.tuning
@@ -398,7 +398,7 @@ class UpsamplingKernels(ConvKernels):
         super().__init__(case)
         c, width = case.x[1], case.tuning.width
         whole = c if case.op.group == c else math.gcd(c, width)  # groups fill whole vectors
-        tuning = case.fitting(max(whole, NARROW))
+        tuning = case.tuning_for(max(whole, NARROW))
         self.schedule = plan_depthwise(case.op, case.x, case.y, tuning, back=self.back)
 
     def data(self, operands: ConvOperands) -> KernelCall:
@@ -487,7 +487,7 @@ class WinogradKernels(ConvKernels):
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
         x, y, training = case.x, case.y, case.at.backward
-        tuning = case.fitting(min(x[1], y[1]))
+        tuning = case.tuning_for(min(x[1], y[1]))
         self.schedule = plan_winograd(case.op, x, y, tuning, case.depth, training=training)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
@@ -527,7 +527,7 @@ class DirectKernels(ConvKernels):
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
-        tuning = case.tuning if case.at.backward else case.fitting(case.y[1])
+        tuning = case.tuning if case.at.backward else case.tuning_for(case.y[1])
         self.schedule = plan_direct(case.op, case.x, case.y, tuning, case.depth)
 
     def forward(self, operands: ConvOperands) -> KernelCall:

@@ -88,7 +88,7 @@ class CupyBackend(Backend):
 
     def order_after(self, before: object) -> object:
         """Let the current stream wait for the stream of the last use, if different."""
-        stream = self.engine.home()
+        stream = self.engine.work_stream()
         if isinstance(before, _Use) and before.gpu is self:
             if before.stream == stream:
                 return before

@@ -32,7 +32,7 @@ class ChannelsLast:
 
 @cache
 def channels_last(shape: Shape) -> ChannelsLast | None:
-    """Return the layout of a shape; None where it is C order, with one channel or one place."""
+    """Return the layout of a shape; None where this is C order, with one channel or one pixel."""
     channels, plane = (*shape[1:2], math.prod(shape[2:])) if len(shape) > 2 else (1, 1)
     last = channels > 1 and plane > 1 and shape[0] > 0
     return ChannelsLast(shape, shape[0], channels, plane) if last else None

@@ -71,15 +71,15 @@ def release(k: Kernel) -> None:
 
 
 def product_sums(
-    k: Kernel, steps: Word, places: Word, left: Word, rows: int, row_bytes: Word, filters: Word,
-    filter_bytes: int, vectors: int, into: Word, ahead: Sequence[Ahead] = (),
+    k: Kernel, steps: Word, step_offsets: Word, left: Word, rows: int, row_bytes: Word,
+    filters: Word, filter_bytes: int, vectors: int, into: Word, ahead: Sequence[Ahead] = (),
 ) -> list[Word]:  # fmt: skip
     """Write the sums of rows times filters, row after row: the micro-kernel of products.
 
     Args:
         k: The kernel.
         steps: Number of steps. Each multiplies as many channels as the registers have.
-        places: Address of the bytes from the first row to its channels, for each step.
+        step_offsets: Address of the bytes from the first row to its channels, for each step.
         left: Address of the first row.
         rows: Number of rows.
         row_bytes: Bytes from each row to the next.
@@ -105,7 +105,7 @@ def product_sums(
         call("tilezero", register(number))
     with k.loop(steps, words=[filters, *(one.address for one in ahead)]) as step:
         panel, *addresses = step.words
-        row = left + k.load_word(places + step.i * INT)
+        row = left + k.load_word(step_offsets + step.i * INT)
         for one, address in zip(ahead, addresses, strict=True):
             for line in range(one.lines):
                 k.prefetch(address + LINE_BYTES * line, cache=2)

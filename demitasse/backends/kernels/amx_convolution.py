@@ -2,7 +2,7 @@
 
 A strip of the images is copied to a buffer, rounded to bfloat16 and with zeros around. Windows of
 consecutive outputs then lie at equal distances in the buffer, also from the end of a row to the
-next, so a tap of the windows is a tile in place. Outputs between the rows are computed in vain.
+next. A tap of these windows is a tile in place. Outputs between the rows are computed in vain.
 
 Source: E. Georganas et al., *Anatomy of High-Performance Deep Learning Convolutions on SIMD
 Architectures*, 2018.
@@ -67,7 +67,7 @@ class AmxFields(structs.Struct):
     """Number of panels without padding."""
     panel_bytes: Word
     steps: Word
-    places: structs.Address
+    step_offsets: structs.Address
     """Bytes from a window to the channels of each step."""
     offsets: structs.Address
     """One offset for each channel of the output."""
@@ -224,7 +224,7 @@ def _pixels(k: Kernel, f: AmxFields, strip: Word, group: Word, code: AmxCode) ->
 def _copied(
     k: Kernel, f: AmxFields, strip: Word, group: Word, code: AmxCode, buffer: Word
 ) -> _Windows:
-    """Copy a strip of images to the buffer, and list its outputs behind it."""
+    """Copy a strip of images to the buffer, and list the strip's outputs behind the images."""
     first = strip // f.row_strips * f.strip_images
     images = minimum(f.x.images - first, f.strip_images)
     top = strip % f.row_strips * f.strip_rows
@@ -418,7 +418,7 @@ def _write_tile(
     masks = [k.lane_mask(left) if left < k.width else None for left in lefts]
     vectors = range(len(masks))
     fetched = amx.product_sums(
-        k, f.steps, f.places, place.left, code.rows, f.window_bytes, filters, code.step_bytes,
+        k, f.steps, f.step_offsets, place.left, code.rows, f.window_bytes, filters, code.step_bytes,
         len(masks), sums, ahead,
     )  # fmt: skip
     channel = place.group * f.filter_count + place.panel * code.panel[0]
@@ -542,7 +542,7 @@ class AmxConvolution:
             whole=filters // panel,
             panel_bytes=schedule.panel_bytes,
             steps=steps.count,
-            places=schedule.places(one.rows),
+            step_offsets=schedule.step_offsets(one.rows),
             rectifier=numbers,
             scratch_bytes=size,
             window_bytes=x.column_stride * HALF if reads else buffer.window_bytes,

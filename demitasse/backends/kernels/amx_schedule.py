@@ -65,7 +65,7 @@ class Steps:
         """Number of steps."""
         return self.taps * self.each
 
-    def whole(self, channels: int) -> bool:
+    def fills(self, channels: int) -> bool:
         """Return whether so many channels of a pixel fill its steps."""
         return self.each * self.width == channels
 
@@ -236,11 +236,11 @@ class AmxSchedule(ConvSchedule):
         listed = math.ceil(runs * outputs * INT / LINE_BYTES) * LINE_BYTES
         return Buffer(images, window_bytes, outputs, images + listed)
 
-    def places(self, rows: int) -> np.ndarray:
+    def step_offsets(self, rows: int) -> np.ndarray:
         """Return the bytes from a window to the channels of each step."""
         steps, op = self.steps, self.op
         (down, right), gaps = op.stride, op.dilation
-        places = []
+        step_offsets = []
         for tap in np.ndindex(op.kernel[0], 1 if steps.folded else op.kernel[1]):
             row, column = (at * gap for at, gap in zip(tap, gaps, strict=True))
             phase = 0
@@ -249,8 +249,8 @@ class AmxSchedule(ConvSchedule):
                 row, column = row // down, column // right
             plane = self.image_bytes(rows) // math.prod(self.phases)
             at = phase * plane + row * self.row_bytes + column * steps.pixel * HALF
-            places += [at + i * steps.width * HALF for i in range(steps.each)]
-        return np.array(places, np.int64)
+            step_offsets += [at + i * steps.width * HALF for i in range(steps.each)]
+        return np.array(step_offsets, np.int64)
 
     @property
     def pixels(self) -> int:
@@ -265,7 +265,7 @@ class AmxSchedule(ConvSchedule):
 
     def reads_pixels(self, x: Images) -> bool:
         """Return whether tiles are read from the images themselves."""
-        whole = self.steps.whole(self.channels) or bool(self.buffered)
+        whole = self.steps.fills(self.channels) or bool(self.buffered)
         return self.is_pointwise and x.bf16 and x.is_rows and whole
 
     @property

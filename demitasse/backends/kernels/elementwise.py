@@ -48,7 +48,7 @@ LARGEST = 50.0
 """No exponential of more is taken in the gradient of BNLL."""
 
 MOST = 4
-"""Arrays that a function reads at most, and constants that it has."""
+"""Greatest number of arrays that a function reads, and of its constants."""
 
 
 class ElementFields(Struct):

@@ -99,8 +99,8 @@ COPIED = 4
 """Vectors that are copied at a time."""
 
 COPY_COST, READ_COST = 0.5, 0.75
-"""Time to copy a tile of windows, and to read a vector of filters for a block of windows, as
-multiples of the time to multiply a tile by a vector."""
+"""Times to copy a tile of windows, and to read a vector of filters for a block of windows. The unit
+is the time to multiply a tile by a vector."""
 
 
 class ProductFields(FilterFields):

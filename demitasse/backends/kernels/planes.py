@@ -1,7 +1,7 @@
 """Loops over planes: all pixels of one image, of a vector of channels, or in C order of a channel.
 
 Sums over planes are combined in a fixed order, so results do not depend on the number of threads.
-No kernel has a barrier: the kernel that combines sums runs after the one that writes them.
+No kernel has a barrier: one kernel writes sums, and the next kernel combines these sums.
 """
 
 from __future__ import annotations

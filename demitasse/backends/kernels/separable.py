@@ -84,7 +84,7 @@ class SeparableSchedule:
 
     @cached_property
     def count(self) -> int:
-        """Blocks of each thread, such that a cache holds one."""
+        """Blocks of each thread, each of which fits into a cache."""
         tuning, columns = self.strips.tuning, self.strips.y[3]
         block_bytes, filters = tuning.noted_bytes, self.channels * self.product.filters
         if filters * FLOAT > block_bytes:
@@ -271,7 +271,7 @@ class SeparableConvolution:
         if isinstance(blocks.product, AmxSchedule):
             product = replace(blocks.product, **buffered)
             self._product = AmxConvolution(product, between, y, then[1], adds=adds)
-            whole = product.steps.whole(blocks.channels)
+            whole = product.steps.fills(blocks.channels)
             filled: Between = "tiles" if whole else "tiles behind zeros"
             self._kernel = _tiled_kernel(strips.width, code, filled, y.element_bytes)
             fields = TiledFields

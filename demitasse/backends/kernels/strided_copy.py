@@ -54,7 +54,7 @@ class LoopWords(NamedTuple):
     source_bytes: Word
     target_bytes: Word
 
-    def places(self, index: Word, source: Word, target: Word) -> tuple[Word, Word]:
+    def addresses(self, index: Word, source: Word, target: Word) -> tuple[Word, Word]:
         """Return the addresses of an iteration's first elements."""
         return source + index * self.source_bytes, target + index * self.target_bytes
 
@@ -90,14 +90,14 @@ def _kernel(k: Kernel, f: CopyFields, kind: Kind, count: int, loaded: int, store
             write(k, loops[depth:], source, target)
             return
         with k.loop(loops[depth].end, loops[depth].begin) as loop:
-            nest(depth + 1, *loops[depth].places(loop.i, source, target))
+            nest(depth + 1, *loops[depth].addresses(loop.i, source, target))
 
     nest(0, f.source, f.target)
 
 
 def _runs(k: Kernel, loops: Sequence[LoopWords], source: Word, target: Word) -> None:
     [run] = loops
-    one, other = run.places(run.begin, source, target)
+    one, other = run.addresses(run.begin, source, target)
 
     def body(place: Word, some: Condition | None) -> None:
         k.store(k.load(one + place, some), other + place, some)
@@ -108,7 +108,7 @@ def _runs(k: Kernel, loops: Sequence[LoopWords], source: Word, target: Word) -> 
 def _singles(k: Kernel, loops: Sequence[LoopWords], source: Word, target: Word) -> None:
     [row] = loops
     with k.loop(row.end, row.begin) as loop:
-        one, other = row.places(loop.i, source, target)
+        one, other = row.addresses(loop.i, source, target)
         k.store(k.load_float(one), other)
 
 
@@ -116,9 +116,9 @@ def _squares(k: Kernel, loops: Sequence[LoopWords], source: Word, target: Word) 
     """Transpose squares of vectors; the last rows and columns may be copied twice."""
     rows, columns = loops
     with k.loop(rows.end, rows.begin, k.width) as row:
-        ends = rows.places(rows.last(row.i, k.width), source, target)
+        ends = rows.addresses(rows.last(row.i, k.width), source, target)
         with k.loop(columns.end, columns.begin, k.width) as column:
-            read, written = columns.places(columns.last(column.i, k.width), *ends)
+            read, written = columns.addresses(columns.last(column.i, k.width), *ends)
             square = [k.load(read + columns.source_bytes * place) for place in range(k.width)]
             for place, vector in enumerate(transposed(square)):
                 k.store(vector, written + rows.target_bytes * place)
@@ -133,7 +133,7 @@ def _few_rows(
     table = np.arange(rows * k.width).reshape((rows, k.width) if joins else (k.width, rows))
     order = table.T.reshape(-1).tolist()
     with k.loop(columns.end, columns.begin, k.width) as some:
-        read, written = columns.places(columns.last(some.i, k.width), source, target)
+        read, written = columns.addresses(columns.last(some.i, k.width), source, target)
         one = row.source_bytes if joins else k.vector_bytes
         other = k.vector_bytes if joins else row.target_bytes
         vectors = [k.load(read + one * place) for place in range(loaded)]

@@ -40,7 +40,7 @@ class Value:
 
 
 class _Override:
-    """Value that one ``with settings.override(...)`` gives one setting; None for none."""
+    """Value of a setting in one ``with settings.override(...)``; None for no value."""
 
     def __init__(self, value: object) -> None:
         self.value = value

@@ -79,7 +79,7 @@ Chain = Sequence[tuple[ops.Op, Operands]]
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Operations that are fused with the one before them.
+    """Operations that are fused with the preceding operation.
 
     Attributes:
         target: The blob that is written.

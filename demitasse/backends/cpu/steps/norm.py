@@ -180,8 +180,8 @@ class NormStep(CpuStep[Norm]):
     def prepare_backward(self) -> None:
         """Prepare the gradients, and that behind the norm.
 
-        Layers in place after the Step leave their gradient: the one behind the norm takes the place
-        of ``dy``, or in place that of ``dx``. It is written where somebody may look at it.
+        Layers in place after the Step leave their gradient: the gradient behind the norm takes the
+        place of ``dy``, or in place that of ``dx``. That gradient is written if users can read it.
         """
         rows: list[Argument] = [ScratchArg(self.channels), ScratchArg(self.channels)]
         if self.scale is not None:

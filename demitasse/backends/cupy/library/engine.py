@@ -314,7 +314,7 @@ class Engine:
 
     def scratch_memory(self, nbytes: int = 0) -> Array:
         """Return the scratch memory of this thread and stream, of at least ``nbytes`` bytes."""
-        mine, home = self._local.scratch, self.home().ptr
+        mine, home = self._local.scratch, self.work_stream().ptr
         found = mine.find(home)
         if found is None or found.size < nbytes:
             found = None
@@ -403,7 +403,7 @@ class Engine:
         return Cudnn(self, self._device.id)
 
     def _handle(self) -> CublasHandle:
-        mine, home = self._local.handles, self.home().ptr
+        mine, home = self._local.handles, self.work_stream().ptr
         found = mine.find(home)
         if found is None:
             if self._cublas is None:
@@ -418,7 +418,7 @@ class Engine:
         """Return the address of the stream that is current."""
         return int(self._cupy.cuda.get_current_stream().ptr)
 
-    def home(self) -> Any:
+    def work_stream(self) -> Any:
         """Return the stream on which work runs that is queued now, or recorded."""
         home = self._local.home
         return self._cupy.cuda.get_current_stream(self._device.id) if home is None else home
