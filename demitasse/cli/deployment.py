@@ -13,6 +13,7 @@ from demitasse.cli.card_builder import CardRequest, build_card
 from demitasse.core.atomic import atomic_write, write_bytes
 from demitasse.core.log import get_logger
 from demitasse.core.paths import check_exists, is_file, resolve_path
+from demitasse.core.text import command_line
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.inference.cards.card import CHANNELS, Card
 from demitasse.inference.cards.card_file import CARD, ONNX, format_card
@@ -121,7 +122,14 @@ def ready_files(
         if has_inputs(caffe.net):
             yield caffe
             return
-        made = deploy_net(caffe.net, caffe.weights)
+        try:
+            made = deploy_net(caffe.net, caffe.weights)
+        except ConfigError as error:
+            if error.code is ErrorCode.MISSING and "blob" in error.details:  # a shape, or a stage
+                weights = [word for one in caffe.weights for word in ("--weights", one)]
+                command = command_line("deploy", caffe.net, *weights)
+                error.message += f", to: {command}; its folder is a model"
+            raise
         with TemporaryDirectory(prefix="demitasse-") as folder:
             file, card = Path(folder, DEPLOY), caffe.card
             if card is not None:

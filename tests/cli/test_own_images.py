@@ -453,6 +453,24 @@ def test_a_training_net_is_served(start):
 
 
 @pytest.mark.usefixtures("training_net")
+@pytest.mark.parametrize("command", ["run NET photos", "predict NET photos -o mine", "serve NET"])
+def test_a_training_net_without_its_data_names_the_command_that_takes_a_shape(run, command):
+    text = DATA.replace("MEAN", "") + TAILS["softmax"][0]
+    text = text.replace("data/", "elsewhere/").replace("crop_size: 14", "")
+    Path("train_val.prototxt").write_text(text)
+    net = "train_val.prototxt --weights w.caffemodel"
+
+    result = run(command.replace("NET", net))
+    failed_with(result, 3, ErrorCode.MISSING, blob="data")
+    assert "--shape data=1,3,224,224, to: " in result.stderr
+    assert f"demitasse deploy {net}; its folder" in result.stderr
+
+    made = run(f"deploy {net} --labels data/labels.txt --shape data=1,3,14,14 -o made")
+    assert made.exit_code == 0, made.output
+    assert run("run made photos").exit_code == 0
+
+
+@pytest.mark.usefixtures("training_net")
 def test_a_training_net_in_python_names_deploy():
     with expect_error(ConfigError, ErrorCode.UNKNOWN, field="weights"):
         load_model("train_val.prototxt", "w.caffemodel")
