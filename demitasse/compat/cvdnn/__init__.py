@@ -6,6 +6,8 @@ OpenCV is not needed. ``cv2.dnn = cvdnn`` replaces ``cv2.dnn`` in a script.
 Source: OpenCV 4, ``modules/dnn/include/opencv2/dnn/dnn.hpp``.
 """
 
+from typing import NoReturn
+
 from demitasse.compat.cvdnn import constants
 from demitasse.compat.cvdnn.boxes import NMSBoxes, NMSBoxesBatched
 from demitasse.compat.cvdnn.constants import *  # noqa: F403
@@ -34,3 +36,11 @@ __all__ = [
     "imagesFromBlob", "readNet", "readNetFromCaffe",
 ]  # fmt: skip
 __all__ += [name for name in vars(constants) if name.startswith(("CV_", "DNN_"))]
+
+
+def __getattr__(name: str) -> NoReturn:
+    message = (
+        f"cvdnn is for Caffe's nets alone and has no {name!r}; OpenCV's own cv2.dnn may have it: "
+        "keep that under another name"
+    )
+    raise AttributeError(message)

@@ -4,10 +4,11 @@ The target alone selects the device. A target that is not present is replaced by
 warning, like in OpenCV.
 """
 
+import warnings
+
 from demitasse.compat.cvdnn import constants
 from demitasse.compat.cvdnn.errors import error, failing_as
 from demitasse.core.device import Device, available_devices, current_device
-from demitasse.core.log import get_logger
 from demitasse.errors import ErrorCode
 
 CUDA = (constants.DNN_TARGET_CUDA, constants.DNN_TARGET_CUDA_FP16)
@@ -31,7 +32,7 @@ def device_of(target: int) -> Device:
         return current
     if target in CUDA and (gpus := _gpus()):
         return Device(gpus[0])
-    get_logger(__name__).warning("%s is not here; the net runs on %s", name, host)
+    warnings.warn(f"{name} is not here; the net runs on {host}", RuntimeWarning, stacklevel=4)
     return host
 
 

@@ -1,7 +1,5 @@
 """``cvdnn.Net`` does what ``cv2.dnn.Net`` does with small nets."""
 
-import logging
-
 import numpy as np
 import pytest
 from expect_error import expect_error
@@ -319,22 +317,27 @@ def test_the_graph_is_dumped(tmp_path):
     assert text.count('"cut" -> ') == 3
 
 
-def test_a_target_that_is_not_here_is_replaced_with_a_warning(monkeypatch, caplog):
+def test_a_target_that_is_not_here_is_replaced_with_a_warning(monkeypatch):
     monkeypatch.setattr(
         "demitasse.compat.cvdnn.targets.available_devices", lambda: ("cpu", "numpy")
     )
     net = net_of(NO_SHAPE)
 
-    with caplog.at_level(logging.WARNING, "demitasse"):
-        net.setPreferableBackend(cvdnn.DNN_BACKEND_CUDA)
+    net.setPreferableBackend(cvdnn.DNN_BACKEND_CUDA)
+    with pytest.warns(RuntimeWarning, match=r"DNN_TARGET_CUDA is not here.* cpu") as warned:
         net.setPreferableTarget(cvdnn.DNN_TARGET_CUDA)
 
-    assert "DNN_TARGET_CUDA" in caplog.text
-    assert "cpu" in caplog.text
+    assert warned[0].filename == __file__
     net.setInput(np.array([[3.0]]))
     assert net.forward().tolist() == [[3]]
     assert cvdnn.getAvailableTargets(cvdnn.DNN_BACKEND_CUDA) == []
     assert cvdnn.getAvailableTargets(cvdnn.DNN_BACKEND_OPENCV) == [cvdnn.DNN_TARGET_CPU]
+
+
+def test_a_name_that_is_not_here_says_where_it_is():
+    with pytest.raises(AttributeError, match=r"'readNetFromONNX'; OpenCV's own cv2\.dnn"):
+        cvdnn.readNetFromONNX("net.onnx")
+    assert not hasattr(cvdnn, "__wrapped__")
 
 
 # -- names of Convolutions -------------------------------------------------------------------------
