@@ -314,7 +314,10 @@ def join_parts(folder: Path, out: Path) -> int:
     kinds = {(match[2], match[3]) for path in paths if (match := PART.fullmatch(path.name))}
     if len(kinds) != 1:
         found = ", ".join(f"of {int(count)} in {kind}" for count, kind in sorted(kinds)) or "none"
-        message = f"expected the parts of one prediction, found parts: {found}"
+        message = (
+            f"expected the parts of one prediction, found parts: {found}; give each prediction a "
+            "folder of its own by -o"
+        )
         code = ErrorCode.CONFLICT if kinds else ErrorCode.NOT_FOUND
         raise DataError(message, str(folder), code=code)
     [(count, kind)] = kinds
