@@ -240,6 +240,15 @@ def test_every_setting_is_documented():
             assert documented[name] == f"at least {setting.at_least}"
 
 
+def test_the_size_of_the_package_is_the_sum_of_its_parts():
+    text = read("docs/index.md")
+    [own] = re.findall(r"The package's own (\d+) MiB are:", text)
+    [table] = re.findall(r"^\| part \| MiB \|\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
+
+    assert re.findall(r"^\| \| the package alone .* (\d+) \|$", text, re.MULTILINE) == [own]
+    assert sum(map(int, re.findall(r" (\d+) \|$", table, re.MULTILINE))) == int(own)
+
+
 def fenced_blocks(name: str) -> list[tuple[str, str]]:
     """The fenced blocks of a text in order: the rest of their first line, and their contents."""
     return re.findall(r"^```(\S[^\n]*)\n(.*?)^```$", read(name), re.DOTALL | re.MULTILINE)
