@@ -172,6 +172,7 @@ def _unknown(name: str) -> str:
     if near:
         parts.append(f"did you mean {' or '.join(near)}?")
     parts.append(f"demitasse.layers.layer_types() lists the {len(known)} that are known")
+    parts.append("for a layer of your own, name its file by --plugins, or import it")
     return "; ".join(parts)
 
 

@@ -200,12 +200,15 @@ def test_a_layer_of_the_users_own_is_found_by_every_way_of_naming_its_module(fol
     unknown = demitasse("summary", "net0.prototxt")
     by_variable = demitasse("summary", "net0.prototxt", DEMITASSE_PLUGINS="own0")
     by_flag = demitasse("summary", "net1.prototxt", "--plugins", "own1.py")
+    absent = demitasse("summary", "net1.prototxt", "--plugins", "my.layers")
     trusted = demitasse("trust", "deep/demitasse.toml")
     os.chdir("deep")
     by_file = demitasse("summary", "../net2.prototxt")
 
     assert "'Twice0'" in unknown.stderr
+    assert "name its file by --plugins" in unknown.stderr
     assert unknown.returncode == 3
+    assert "plugin 'my.layers'" in absent.stderr
     assert (by_variable.returncode, by_flag.returncode) == (0, 0), by_flag.stderr
     assert "Twice1" in by_flag.stdout
     assert (trusted.returncode, by_file.returncode) == (0, 0), by_file.stderr
