@@ -189,6 +189,7 @@ def test_parts_that_do_not_belong_together_are_not_joined(run):
     good(run(f"{PREDICT} numpy -o out --shard 0/2"))
 
     missing = run("predict --join out -o all.npz")
+    absent = run("predict --join nothing -o all.npz")
     good(run(f"{PREDICT} numpy -o out --shard 1/3"))
     mixed = run("predict --join out -o all.npz")
     Path("out/part-00001-of-00003.npz").unlink()
@@ -198,6 +199,7 @@ def test_parts_that_do_not_belong_together_are_not_joined(run):
     ending = run("predict --join out -o all.jsonl")
 
     assert "part-00001-of-00002.npz" in missing.stderr
+    assert (absent.exit_code, absent.stderr[:14]) == (3, "error: nothing")
     assert all(text in mixed.stderr for text in ("2", "3", "npz", "a folder of its own by -o"))
     assert strange.exit_code == 3
     assert "npz" in ending.stderr

@@ -310,14 +310,16 @@ def join_parts(folder: Path, out: Path) -> int:
     Raises:
         DataError: Parts are missing, or do not belong together.
     """
+    if not folder.is_dir():
+        message = "there is no such folder of parts"
+        raise DataError(message, str(folder), code=ErrorCode.NOT_FOUND)
     paths = sorted(path for path in folder.iterdir() if PART.fullmatch(path.name))
     kinds = {(match[2], match[3]) for path in paths if (match := PART.fullmatch(path.name))}
     if len(kinds) != 1:
         found = ", ".join(f"of {int(count)} in {kind}" for count, kind in sorted(kinds)) or "none"
-        message = (
-            f"expected the parts of one prediction, found parts: {found}; give each prediction a "
-            "folder of its own by -o"
-        )
+        message = f"expected the parts of one prediction, found parts: {found}"
+        if kinds:
+            message += "; give each prediction a folder of its own by -o"
         code = ErrorCode.CONFLICT if kinds else ErrorCode.NOT_FOUND
         raise DataError(message, str(folder), code=code)
     [(count, kind)] = kinds
