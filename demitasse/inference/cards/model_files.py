@@ -1,6 +1,7 @@
 """Resolve a model argument (card, folder, prototxt, weights) to its files and its card."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +43,7 @@ def load_model(
     device: str | Device | None = None,
     threshold: float | None = None,
 ) -> Predictor:
-    """Load a model for images.
+    """Load a model for images; warn of layers that the weights lack.
 
     Args:
         source: A card (``.toml``), a folder with a card ``model.toml``, a prototxt, or a file of
@@ -59,7 +60,12 @@ def load_model(
         DataError: The file or folder does not exist.
     """
     resolved = find_card(source, weights, card=card, labels=labels, mean=mean)
-    return Predictor(resolved, device=device, threshold=threshold)
+    made = Predictor(resolved, device=device, threshold=threshold)
+    if made.missing:
+        files, layers = ", ".join(map(str, resolved.weights)), ", ".join(made.missing)
+        message = f"{files}: no weights for {layers}, which keep initial values; check the net"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    return made
 
 
 def find_card(

@@ -68,6 +68,7 @@ class Predictor:
         net: The net, in phase TEST.
         input: Name of the net's input for images.
         outputs: Names of the decoded blobs.
+        missing: Layers that no file has weights for, so that the initial weights stay.
         prepare: Preprocesses an image's pixels, uint8, BGR.
         read: Decodes the outputs of a batch, given the views of its images.
 
@@ -109,7 +110,7 @@ class Predictor:
         self.prepare = Preprocessor(card.preprocess, (shape[1], shape[2], shape[3]))
         softmax = card.softmax and not _ends_in_softmax(self.net, self.outputs)
         self.read = output_decoder(card, softmax=softmax, threshold=threshold)
-        load_weights(self.net, card.weights)
+        self.missing = load_weights(self.net, card.weights)
 
     def __reduce__(self) -> tuple[Callable[..., Predictor], tuple[object, ...]]:
         return _unpickled, (self.card, *self._arguments)
@@ -260,10 +261,12 @@ def _ends_in_softmax(net: Net, outputs: Sequence[str]) -> bool:
     return all(made_by.get(name) == "Softmax" for name in outputs)
 
 
-def load_weights(net: Net, weights: Sequence[Path]) -> None:
-    """Load files of weights; log a warning for each layer without weights."""
-    for layer in load_files(net, weights):
+def load_weights(net: Net, weights: Sequence[Path]) -> list[str]:
+    """Load files of weights; log a warning for each layer without weights, and return these."""
+    missing = load_files(net, weights)
+    for layer in missing:
         log.warning("No file has weights for layer %s; the initial weights stay", layer)
+    return missing
 
 
 def run_net(net: Net, inputs: Mapping[str, np.ndarray], outputs: Iterable[str]) -> Arrays:

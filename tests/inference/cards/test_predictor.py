@@ -259,7 +259,18 @@ def test_answers_are_drawn(model, card):
     assert (picture[:, :, 6:].transpose(1, 2, 0) != (255, 0, 0)).any(axis=2).all()
 
 
-def test_missing_weights_are_told(model, card):
+def test_layers_without_weights_are_told(model, card):
+    folder = model("segment", card("segment"))
+    net = folder / "net.prototxt"
+    net.write_text(net.read_text().replace('name: "score"', 'name: "renamed"'))
+
+    with pytest.warns(RuntimeWarning, match=r"net\.caffemodel: no weights for renamed,"):
+        found = dm.load_model(folder)
+
+    assert found.missing == ["renamed"]
+
+
+def test_damaged_weights_are_refused(model, card):
     folder = model("classify", card())
     (folder / "net.caffemodel").write_bytes(b"\xff")
 
