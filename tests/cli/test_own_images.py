@@ -1,6 +1,7 @@
 """``dataset``, ``new`` and ``deploy``: from a folder of images to a trained net in use."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,7 +140,7 @@ def test_gray_images_and_few_of_a_class(run):
 def test_a_broken_image_ends_the_command_or_is_skipped(run):
     Path("photos/red/000.png").write_bytes(b"no image")
 
-    failed_with(run("dataset photos data"), 3, ErrorCode.UNREADABLE, mentions="000.png")
+    failed_with(run("dataset photos data"), 3, ErrorCode.UNREADABLE, mentions="--on_error skip")
     assert [one.name for one in Path().iterdir()] == ["photos"]
 
     assert run("dataset photos data --on-error skip").exit_code == 0
@@ -148,6 +149,19 @@ def test_a_broken_image_ends_the_command_or_is_skipped(run):
     lists = Path("data/train.txt").read_text() + Path("data/test.txt").read_text()
     assert "red/000.png" not in lists
     assert lists.count("\n") == 35
+
+
+@pytest.mark.usefixtures("photos")
+def test_folders_of_training_and_test_are_no_classes_without_a_warning(run):
+    Path("both").mkdir()
+    shutil.copytree("photos", "both/train")
+    shutil.copytree("photos/red", "both/val/red")
+
+    shown = run("dataset both data --size 16")
+
+    assert "The classes are train and val; " in shown.stderr
+    assert f"give one folder: {Path('both/train')}" in shown.stderr
+    assert "The classes are" not in run("dataset both/train other --size 16").stderr
 
 
 @pytest.mark.usefixtures("photos")

@@ -26,6 +26,9 @@ from demitasse.io.proto import write_binary
 log = get_logger(__name__)
 
 LABELS, MEAN = "labels.txt", "mean.binaryproto"
+SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
+"""Names of folders, in lower case, that hold parts of a data set rather than a class."""
+
 PARTS = ("train", "test")
 NAMES = {LABELS, MEAN, *(f"{part}{end}" for part in PARTS for end in (".txt", "_lmdb"))}
 """Names of the files and folders of a data set."""
@@ -205,6 +208,10 @@ def _classes(source: Path) -> dict[str, list[str]]:
         if any(end in name for end in "\n\r\0"):
             message = f"got a line break in the name {name!r}, expected a line for a name"
             raise DataError(message, str(source), code=ErrorCode.INVALID, got=name)
+    if {name.lower() for name in classes} <= SPLITS:
+        largest = max(classes, key=lambda name: len(classes[name]))
+        message = "The classes are %s; if the classes are within these folders, give one folder: %s"
+        log.warning(message, " and ".join(classes), source / largest)
     if loose:
         log.warning("Left out %d images in %s that are in no class folder", len(loose), source)
     return classes

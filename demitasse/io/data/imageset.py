@@ -205,7 +205,10 @@ class _Writer:
 
     def add(self, number: int, line: Line, result: _Record | DataError) -> None:
         if isinstance(result, DataError):
-            if not self._skip or lacks_extra(result):
+            if lacks_extra(result):
+                raise result
+            if not self._skip:
+                result.message += "; leave out such images by --on_error skip"
                 raise result
             self.skipped += 1
             log.warning("Skipped: %s", result)
