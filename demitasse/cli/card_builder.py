@@ -53,7 +53,7 @@ def build_card(request: CardRequest) -> tuple[Card, Path | None]:
         _subtable(tables, "classify")["softmax"] = True
     mean_file = _fill_preprocessing(request, how)
     if not published:
-        _check_complete(model, how)
+        _check_complete(model, how if mean_file is None else how | {"mean": mean_file})
     folder = request.weights[0].parent
     labels = request.labels
     named = model.get("labels")

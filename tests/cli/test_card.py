@@ -99,6 +99,16 @@ def test_a_mean_image_of_the_training_is_found_or_asked_for(run):
 
 
 @pytest.mark.usefixtures("files")
+def test_a_mean_image_suffices_without_the_training(run):
+    np.save("mean.npy", np.full((3, 6, 8), 7, np.float32))
+
+    shown = run("card net.prototxt net.caffemodel --channels bgr --mean mean.npy")
+
+    assert shown.exit_code == 0, shown.output
+    assert read_card(Path("model.toml")).preprocess.mean == Path("mean.npy")
+
+
+@pytest.mark.usefixtures("files")
 def test_a_net_for_one_channel_is_gray(run):
     write_net(1)
 
