@@ -67,6 +67,12 @@ def test_a_missing_file_is_named(tmp_path):
         read_net_params(tmp_path / "gone.prototxt")
 
 
+def test_a_folder_names_the_prototxts_in_it(tmp_path):
+    (tmp_path / "deploy.prototxt").write_text("")
+    with expect_error(PrototxtError, mentions=f"a prototxt in it: {tmp_path / 'deploy.prototxt'}"):
+        read_net_params(tmp_path)
+
+
 def test_a_folder_is_no_file(tmp_path):
     with expect_error(PrototxtError, ErrorCode.UNREADABLE):
         read_net_params(tmp_path)
