@@ -169,7 +169,13 @@ class Net:
         self.debug_info = param.debug_info
         self.verify = verify
         for one in as_sequence(weights):
-            self.load(one)
+            report = self.load(one)
+            if report.missing and report.ignored and not report.loaded:
+                message = (
+                    f"no layer of {getattr(one, 'name', one)} is in net {self.name!r}, whose "
+                    "parameters keep initial values; check that the weights are of this net"
+                )
+                warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     # -- parts ---------------------------------------------------------------------------------
 

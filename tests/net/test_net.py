@@ -388,6 +388,21 @@ def test_the_report_says_what_did_not_meet():
     assert (report.loaded, report.ignored, report.missing) == (["ip1"], ["ip3"], ["ip2"])
 
 
+def test_weights_of_another_net_are_warned_about(tmp_path):
+    text = """
+        name: "NAME" input: "x" input_shape { dim: 1 dim: 2 }
+        layer { name: "NAME" type: "InnerProduct" bottom: "x" top: "y"
+                inner_product_param { num_output: 1 } }
+    """
+    file = tmp_path / "a.caffemodel"
+    Net(text.replace("NAME", "a"), "TEST", device="numpy").save(file)
+
+    with pytest.warns(RuntimeWarning, match=r"no layer of a\.caffemodel is in net 'b'") as warned:
+        Net(text.replace("NAME", "b"), "TEST", weights=file, device="numpy")
+
+    assert warned[0].filename == __file__
+
+
 @pytest.mark.parametrize(
     ("text", "error", "names"),
     [
