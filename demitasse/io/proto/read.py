@@ -196,7 +196,7 @@ def text_of_file(path: PathLike) -> str:
                 raw += file.read()
     except OSError as error:
         reason, source = read_failure(error, path), os.fspath(path)
-        if found := sorted(Path(path).glob("*.prototxt")) if is_folder(path) else []:
+        if found := sorted(Path(path).glob("*.prototxt")) if is_folder(Path(path)) else []:
             reason += f"; give a prototxt in it: {', '.join(map(str, found[:3]))}"
         raise PrototxtError(reason, source, code=code_of(error)) from error
     if b"\0" in raw:
