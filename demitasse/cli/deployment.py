@@ -126,9 +126,8 @@ def ready_files(
             made = deploy_net(caffe.net, caffe.weights)
         except ConfigError as error:
             if error.code is ErrorCode.MISSING and "blob" in error.details:  # a shape, or a stage
-                weights = [word for one in caffe.weights for word in ("--weights", one)]
-                command = command_line("deploy", caffe.net, *weights)
-                error.message += f", to: {command}; its folder is a model"
+                words = [word for one in caffe.weights for word in ("--weights", one)]
+                error.message += f", to: {command_line('deploy', caffe.net, *words)}"
             raise
         with TemporaryDirectory(prefix="demitasse-") as folder:
             file, card = Path(folder, DEPLOY), caffe.card

@@ -41,8 +41,8 @@ def import_plugins() -> None:
             except Exception as error:  # a plugin may raise anything
                 _imported.discard((name, folder))
                 kind = type(error).__name__
-                plugin, reason = f"plugin {name!r} ({found.where})", reason_of(error)
-                message = f"{plugin}: import raised {kind}: {reason}"
+                reason = f"import raised {kind}: {reason_of(error)}"
+                message = f"plugin {name!r} ({found.where}): {reason}"
                 details: Any = {"setting": "plugins", "plugin": name, "raised": kind}
                 raise ConfigError(message, code=ErrorCode.FAILED, **details) from error
 

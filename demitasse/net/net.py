@@ -171,10 +171,8 @@ class Net:
         for one in as_sequence(weights):
             report = self.load(one)
             if report.missing and report.ignored and not report.loaded:
-                message = (
-                    f"no layer of {getattr(one, 'name', one)} is in net {self.name!r}, whose "
-                    "parameters keep initial values; check that the weights are of this net"
-                )
+                what = f"no layer of {getattr(one, 'name', one)} is in net {self.name!r}"
+                message = f"{what}, whose parameters keep initial values; check the weights"
                 warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     # -- parts ---------------------------------------------------------------------------------

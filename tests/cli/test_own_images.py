@@ -477,7 +477,7 @@ def test_a_training_net_without_its_data_names_the_command_that_takes_a_shape(ru
     result = run(command.replace("NET", net))
     failed_with(result, 3, ErrorCode.MISSING, blob="data")
     assert "--shape data=1,3,224,224, to: " in result.stderr
-    assert f"demitasse deploy {net}; its folder" in result.stderr
+    assert f"demitasse deploy {net}\n" in result.stderr
 
     made = run(f"deploy {net} --labels data/labels.txt --shape data=1,3,14,14 -o made")
     assert made.exit_code == 0, made.output

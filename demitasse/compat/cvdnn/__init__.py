@@ -39,8 +39,5 @@ __all__ += [name for name in vars(constants) if name.startswith(("CV_", "DNN_"))
 
 
 def __getattr__(name: str) -> NoReturn:
-    message = (
-        f"cvdnn is for Caffe's nets alone and has no {name!r}; OpenCV's own cv2.dnn may have it: "
-        "keep that under another name"
-    )
+    message = f"cvdnn has no {name!r}; OpenCV's own cv2.dnn may: keep it under another name"
     raise AttributeError(message)

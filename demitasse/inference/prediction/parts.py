@@ -16,7 +16,7 @@ import numpy as np
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.deprecated import renamed_arguments
-from demitasse.core.paths import read_text, regular_file
+from demitasse.core.paths import check_exists, read_text, regular_file
 from demitasse.errors import ConfigError, DataError, ErrorCode, NetError
 from demitasse.inference.cards.model_files import LoadedModel, ModelFiles
 from demitasse.inference.cards.published import file_hashes
@@ -310,9 +310,7 @@ def join_parts(folder: Path, out: Path) -> int:
     Raises:
         DataError: Parts are missing, or do not belong together.
     """
-    if not folder.is_dir():
-        message = "there is no such folder of parts"
-        raise DataError(message, str(folder), code=ErrorCode.NOT_FOUND)
+    check_exists(folder)
     paths = sorted(path for path in folder.iterdir() if PART.fullmatch(path.name))
     kinds = {(match[2], match[3]) for path in paths if (match := PART.fullmatch(path.name))}
     if len(kinds) != 1:

@@ -324,7 +324,7 @@ def test_a_target_that_is_not_here_is_replaced_with_a_warning(monkeypatch):
     net = net_of(NO_SHAPE)
 
     net.setPreferableBackend(cvdnn.DNN_BACKEND_CUDA)
-    with pytest.warns(RuntimeWarning, match=r"DNN_TARGET_CUDA is not here.* cpu") as warned:
+    with pytest.warns(RuntimeWarning, match=r"DNN_TARGET_CUDA.* cpu") as warned:
         net.setPreferableTarget(cvdnn.DNN_TARGET_CUDA)
 
     assert warned[0].filename == __file__
@@ -335,7 +335,7 @@ def test_a_target_that_is_not_here_is_replaced_with_a_warning(monkeypatch):
 
 
 def test_a_name_that_is_not_here_says_where_it_is():
-    with pytest.raises(AttributeError, match=r"'readNetFromONNX'; OpenCV's own cv2\.dnn"):
+    with pytest.raises(AttributeError, match=r"'readNetFromONNX'.*cv2\.dnn"):
         cvdnn.readNetFromONNX("net.onnx")
     assert not hasattr(cvdnn, "__wrapped__")
 
