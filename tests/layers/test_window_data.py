@@ -9,7 +9,7 @@ from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
 from demitasse.io.data.images.crop import WindowCrop, crop_window
 from demitasse.io.data.images.resize import resize_image
 from demitasse.io.data.sources.windows import read_window_file
-from demitasse.io.proto import BlobProto, set_floats
+from demitasse.io.proto import BlobProto, WindowDataParameter, set_floats
 from demitasse.testing import make_layer
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (3, 20, 30), dtype=np.uint8)  # blue, green, red
@@ -74,6 +74,15 @@ def test_windows_are_foreground_background_or_neither(folder):
         ("one.png", 7, (0, 0, 29, 19)),
     ]
     assert [(w.label, w.box) for w in found.background] == [(0, (5, 5, 9, 9)), (0, (3, 3, 4, 4))]
+
+
+def test_an_overlap_equal_to_a_threshold_of_the_prototxt_reaches_it(folder):
+    (folder / "windows.txt").write_text("# 0 one.png 3 20 30 2 7 0.6 0 0 1 1 7 0.3 0 0 1 1")
+    p = WindowDataParameter(fg_threshold=0.6, bg_threshold=0.3)  # float32: 0.60000002, 0.30000001
+
+    found = read_window_file(folder / "windows.txt", p.fg_threshold, p.bg_threshold)
+
+    assert [len(found.foreground), len(found.background)] == [1, 0]
 
 
 @pytest.mark.parametrize(

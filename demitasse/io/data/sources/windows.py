@@ -54,7 +54,7 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
     """Read a window file.
 
     Foreground windows have at least the overlap ``fg_threshold``, background windows have less than
-    ``bg_threshold``; windows in between are dropped.
+    ``bg_threshold``; windows in between are dropped. Overlaps are compared as float32.
     """
     words = iter(read_list_file(source, "window file").split())
     channels, index = 0, ""
@@ -72,7 +72,7 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
             for _ in range(2):  # height and width: unused, the image has them
                 int(next(words))
             for _ in range(int(next(words))):
-                label, overlap = int(next(words)), float(next(words))
+                label, overlap = int(next(words)), np.float32(next(words))  # Caffe's precision
                 x1, y1, x2, y2 = map(int, islice(words, 4))
                 box = (x1, y1, x2, y2)
                 if overlap >= fg_threshold:
