@@ -243,9 +243,6 @@ def deprecated_fields(
         age = "2013 (layers with a layer inside)" if oldest else "2014 (layers, types in capitals)"
         message = f"the net has the format of {age}; run `demitasse upgrade net`"
         yield Finding("warning", "old-format", message, name)
-        if net.layer:
-            message = f"the {len(net.layer)} 'layer' entries are ignored because of 'layers' (old)"
-            yield Finding("error", "old-format", message, name)
     if net.input:
         message = "inputs are given as fields of the net; use an Input layer"
         yield Finding("note", "old-input", message, name)

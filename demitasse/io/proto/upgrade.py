@@ -157,8 +157,8 @@ def upgrade_net(net: NetParameter, lines: Lines | None = None) -> list[str]:
     else ``layer``), and is updated to match ``net.layer``.
 
     Raises:
-        PrototxtError: A V0 layer has an unknown type, or padding before a layer that takes none, or
-            the inputs have too few shapes.
+        PrototxtError: A V0 layer has an unknown type, or padding before a layer that takes none;
+            the inputs have too few shapes; or there are entries of both ``layer`` and ``layers``.
     """
     lines = [] if lines is None else lines
     return [

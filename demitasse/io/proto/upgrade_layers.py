@@ -225,18 +225,17 @@ SPECS = {
 
 
 def upgrade_v1(net: NetParameter) -> list[str]:
-    """Replace ``layers`` by ``layer``, in place; floats of parameters are copied in blocks."""
+    """Replace ``layers`` by ``layer``, in place; floats of parameters are copied in blocks.
+
+    A net that has both is a PrototxtError, as the order of all its layers is unknown.
+    """
     if not net.layers:
         return []
-    notes = [f"{len(net.layers)} V1 layers (layers {{ type: CONVOLUTION }}) were upgraded"]
     if net.layer:
-        notes.append(
-            Problem(
-                f"the file has both 'layers' (V1) and 'layer' entries; the {len(net.layer)} "
-                "'layer' entries were dropped"
-            )
-        )
-        net.ClearField("layer")
+        got = f"{len(net.layers)} 'layers' entries (V1 format) beside {len(net.layer)} of 'layer'"
+        message = f"got {got}, expected one kind; write all as 'layer', with types in quotes"
+        raise PrototxtError(message, code=ErrorCode.CONFLICT, field="layers")
+    notes = [f"{len(net.layers)} V1 layers (layers {{ type: CONVOLUTION }}) were upgraded"]
     for old in net.layers:
         _upgrade_v1_layer(old, net.layer.add())
     crops = [i for i, old in enumerate(net.layers) if old.type == V1LayerParameter.CROP]

@@ -132,7 +132,7 @@ def test_upgrades_are_logged(file, caplog):
 
 
 def test_what_an_upgrade_leaves_out_is_warned_about(file, caplog):
-    read_net_params(file("layers { name: 'a' } layer { name: 'b' }"))
+    read_net_params(file("layers { layer { name: 'a' type: 'relu' num_output: 3 } }"))
 
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 

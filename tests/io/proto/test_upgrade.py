@@ -225,12 +225,10 @@ def test_every_message_of_a_v1_layer_is_carried_over():
     )
 
 
-def test_old_and_new_layers_together_lose_the_new_ones_with_a_note():
-    net, notes = upgraded("layers { name: 'a' type: RELU } layer { name: 'b' }")
-
-    assert same(net, "layer { name: 'a' type: 'ReLU' }")
-    (note,) = [note for note in notes if isinstance(note, Problem)]
-    assert all(name in note for name in ("'layers'", "'layer'", "1"))
+@pytest.mark.parametrize("old", ["type: RELU", "layer { name: 'a' type: 'relu' }"])
+def test_old_and_new_layers_together_are_refused(old):
+    with expect_error(PrototxtError, "conflict", mentions=["1 'layers'", "2 of 'layer'"]):
+        upgraded(f"layer {{ name: 'b' }} layers {{ {old} }} layer {{ name: 'c' }}")
 
 
 def test_parameters_are_carried_over():
