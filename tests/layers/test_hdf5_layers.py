@@ -315,6 +315,22 @@ def test_an_old_file_is_replaced(writer, tmp_path):
         assert {name: one.shape[0] for name, one in file.items()} == {"data": 2, "label": 2}
 
 
+def test_a_net_that_is_only_made_keeps_an_old_file(writer, tmp_path):
+    write(tmp_path / "out.h5", range(9))
+    before = (tmp_path / "out.h5").read_bytes()
+
+    writer(np.ones((2, 3)), [1.0, 2.0]).layer.close()
+
+    assert (tmp_path / "out.h5").read_bytes() == before
+
+
+def test_refuses_an_old_file_that_cannot_be_replaced(writer, tmp_path):
+    (tmp_path / "out.h5").mkdir()
+
+    with expect_error(DataError, ErrorCode.UNWRITABLE, mentions="out.h5"):
+        writer(np.ones((2, 3)), [1.0, 2.0])
+
+
 def test_nothing_is_asked_of_the_layers_before(writer):
     one = writer(np.ones((2, 3)), [1.0, 2.0])
     one.forward()

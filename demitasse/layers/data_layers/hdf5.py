@@ -60,8 +60,8 @@ class HDF5Data(EpochDataLayer):
 class HDF5Output(Layer):
     """Append the first bottom to the data set ``data`` and the second to ``label``.
 
-    Store the bottoms of every pass in an HDF5 file. An existing file is replaced when the net is
-    made. (Caffe aborts in a second forward pass.) Not compared with the original.
+    Store the bottoms of every pass in an HDF5 file. The first pass replaces an existing file.
+    (Caffe aborts in a second pass.) Not compared with the original.
 
     Source: Caffe, ``src/caffe/layers/hdf5_output_layer.cpp``.
     Shapes: bottoms (N, ...), (N, ...), each of at most 4 axes and stored with 4 -> no top.

@@ -287,31 +287,37 @@ class Hdf5File:
 class Hdf5Writer:
     """Append rows to the data sets of a new file; reopens the file after ``close``.
 
-    An existing file is replaced; a DataError if the file cannot be created.
+    The first rows replace an existing file. A DataError if the file cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._mode: Literal["w", "r+"] = "w"
+        self._file: Any = None
+        _h5py(path)
         try:
-            self._open("w")
+            if path.exists():  # rows of an earlier run, until there are others
+                regular_file(path).open("r+b").close()
+            else:
+                self._open()
         except OSError as error:
             message = f"cannot be opened as an HDF5 file: {error.strerror or error}"
             raise DataError(message, str(path), code=ErrorCode.UNWRITABLE) from error
 
-    def _open(self, mode: Literal["w", "r+"]) -> None:
-        h5py = _h5py(self.path)
+    def _open(self) -> None:
         with suppress(FileNotFoundError):
             regular_file(self.path)
-        self._recording = ErrorRecordingFile(self.path.open("w+b" if mode == "w" else "r+b"))
-        self._file = h5py.File(self._recording, mode)
+        self._recording = ErrorRecordingFile(self.path.open("w+b" if self._mode == "w" else "r+b"))
+        self._file = _h5py(self.path).File(self._recording, self._mode)
+        self._mode = "r+"
 
     def append(self, **batches: np.ndarray) -> None:
         """Append rows of the same shape as before, and flush the file.
 
         Another shape is a DataError, a full disk an OSError.
         """
-        if not self._file:  # closed
-            self._open("r+")
+        if not self._file:  # closed, or not opened yet
+            self._open()
         try:
             for name, batch in batches.items():
                 self._append(name, batch)
@@ -338,5 +344,6 @@ class Hdf5Writer:
 
     def close(self) -> None:
         """Close the file; an OSError if buffered rows cannot be written."""
-        self._file.close()
-        self._recording.close()
+        if self._file is not None:
+            self._file.close()
+            self._recording.close()
