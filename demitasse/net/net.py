@@ -665,7 +665,8 @@ class Net:
             write_diff: Whether to write gradients; in a caffemodel or HDF5 alone.
 
         Raises:
-            WeightsError: The format has no gradients, or h5py is not installed.
+            WeightsError: The format has no gradients, or h5py is not installed; or the format
+                stores parameters by the names of their layers, and two are equal.
             OSError: The file cannot be written; an old file is kept.
         """
         from demitasse.io.weights.save import save

@@ -25,7 +25,7 @@ from demitasse.io.proto import SolverParameter
 from demitasse.io.weights.load import OnMismatch
 from demitasse.plan.liveness import Keep
 from demitasse.training.checkpoint.checkpointer import Checkpointer, TrainingState
-from demitasse.training.checkpoint.snapshot import check_folder, check_prefix
+from demitasse.training.checkpoint.snapshot import check_folder, check_names, check_prefix
 from demitasse.training.context import Request, Requests, TrainingContext
 from demitasse.training.distributed import (
     AllReduce,
@@ -274,6 +274,7 @@ class Solver:
             raise ConfigError(message, code=ErrorCode.MISSING, field="max_iter")
         if self.param.snapshot_after_train and self._run.is_root:
             check_folder(self.param.snapshot_prefix)
+            check_names(self._run)
             self._checkpointer.lock_prefix()
         try:
             self._solve(resume)

@@ -367,6 +367,47 @@ def test_shared_weights_come_back_from_every_format(tmp_path):
                 np.testing.assert_array_equal(mine, theirs)
 
 
+TWICE = NET.replace("ip2", "ip1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("w.h5", TWICE, "2 of the layers with parameters named 'ip1'"),
+        ("w.npz", TWICE, "'ip1'"),
+        ("w.safetensors", TWICE, "'ip1'"),
+        ("w.h5", NET.replace('name: "ip2"', ""), "named ''"),
+        ("w.h5", NET.replace("ip2", "/ip2"), "'/ip2'"),
+        ("w.h5", NET.replace("ip2", "ip2/"), "'ip2/'"),
+        ("w.h5", NET.replace("ip2", "a//b"), "'a//b'"),
+    ],
+)
+def test_layers_that_a_format_cannot_keep_apart_are_refused(name, text, shown, tmp_path):
+    if name.endswith("h5"):
+        pytest.importorskip("h5py")
+
+    with expect_error(WeightsError, "invalid", mentions=shown):
+        net_of(text).save(tmp_path / name)
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_to_hdf5_refuses_a_layer_without_a_name(tmp_path):
+    pytest.importorskip("h5py")
+
+    with expect_error(WeightsError, "invalid", mentions="''"):
+        write_weights(tmp_path / "w.h5", "h5", {"": {0: np.zeros(3)}})
+
+
+def test_layers_without_a_name_and_without_parameters_are_no_obstacle(tmp_path):
+    pytest.importorskip("h5py")
+    net = net_of(NET + 'layer { type: "ReLU" bottom: "y" top: "y" }')
+
+    net.save(tmp_path / "w.h5")
+
+    assert net.load(tmp_path / "w.h5").loaded == ["ip1", "ip2"]
+
+
 @pytest.mark.parametrize("name", ["w.npz", "w.safetensors"])
 def test_gradients_are_not_left_out_without_a_word(name, tmp_path):
     (tmp_path / name).write_bytes(b"older")

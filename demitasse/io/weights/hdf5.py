@@ -10,7 +10,8 @@ Source: Caffe, ``Net::ToHDF5`` and ``CopyTrainedLayersFromHDF5`` in ``src/caffe/
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,8 +134,23 @@ def _members(path: Path, data: Any) -> Iterator[tuple[str, Any]]:
         waiting += reversed(below)  # in the order of layer names
 
 
+def need_own_names(names: Iterable[str], reserved: Collection[str] = ("", ".")) -> None:
+    """Refuse names of layers with parameters that a file of arrays cannot keep apart.
+
+    Equal names, and names with a part between slashes that is in ``reserved``, are WeightsErrors.
+    """
+    for name, count in Counter(names).items():
+        if count > 1 or not set(reserved).isdisjoint(name.split("/")):
+            message = (
+                f"got {count} of the layers with parameters named {name!r}, expected a name for "
+                "each, without empty parts between slashes; rename the layers"
+            )
+            raise WeightsError(message, code=ErrorCode.INVALID, layer=name, got=count)
+
+
 def write_hdf5_arrays(path: Path, weights: dict[str, dict[int, np.ndarray]]) -> None:
     """Write the parameters of layers, atomically."""
+    need_own_names(list(weights))
     with new_hdf5(path) as file:
         data = file.create_group("data")
         for layer, arrays in weights.items():
@@ -147,11 +163,13 @@ def write_hdf5_weights(
     net: ParameterStore, path: Path, write_diff: bool, hashed: _Hash | None = None
 ) -> None:
     """Write the parameters owned by a net, and optionally all gradients, atomically."""
+    need_own_names(layer.name for layer in net.layers if layer.blobs)
     with new_hdf5(path, hashed) as file:
         for kind in ("data", "diff") if write_diff else ("data",):
             group = file.create_group(kind)
             for layer in net.layers:
-                group.require_group(layer.name)
+                if layer.name:
+                    group.require_group(layer.name)
             for blob, record in zip(net.params_list, net.param_records, strict=True):
                 if record.owner is None or kind == "diff":  # as in Caffe
                     values = blob.cpu_data() if kind == "data" else blob.cpu_diff()

@@ -19,7 +19,7 @@ from demitasse.graph import Param
 from demitasse.io.proto import LayerParameter, NetParameter
 from demitasse.io.proto.zero_copy import Pieces, blob_pieces, field_pieces, with_field, write_pieces
 from demitasse.io.weights.formats import write_weights
-from demitasse.io.weights.hdf5 import write_hdf5_weights
+from demitasse.io.weights.hdf5 import need_own_names, write_hdf5_weights
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -61,9 +61,11 @@ def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
         message = f"{path} cannot store gradients (write_diff); write a .caffemodel or .h5 file"
         raise WeightsError(message, code=ErrorCode.UNSUPPORTED, file=str(path), field="write_diff")
     else:
+        layers = [layer for layer in net.layers if layer.blobs]
+        need_own_names((layer.name for layer in layers), reserved=())
         weights = {
             layer.name: {i: blob.cpu_data() for i, blob in enumerate(layer.blobs)}
-            for layer in net.layers
+            for layer in layers
         }
         write_weights(path, path.suffix[1:], weights)
 

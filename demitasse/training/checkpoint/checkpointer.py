@@ -22,7 +22,7 @@ from demitasse.training.checkpoint.layer_state import (
 )
 from demitasse.training.checkpoint.resume_check import Difference, check_compatible, run_fingerprint
 from demitasse.training.checkpoint.retention import SnapshotRetention, warn_if_disk_full
-from demitasse.training.checkpoint.snapshot import read_checked, write_best
+from demitasse.training.checkpoint.snapshot import check_names, read_checked, write_best
 from demitasse.training.checkpoint.state_file import State
 from demitasse.training.context import TrainingContext
 from demitasse.training.updater import LOSS_SCALE
@@ -57,6 +57,8 @@ class Checkpointer:
         self.snapshot_pending = self.inconsistent = False
         self._lost_best: SnapshotError | None = None
         if run.is_root:
+            if run.param.snapshot:
+                check_names(run)
             warn_if_disk_full(run)
 
     def write(

@@ -422,6 +422,20 @@ def test_the_folder_of_the_last_snapshot_is_looked_at_before_training(fields, tm
     assert solver.iter == 0
 
 
+def test_layers_that_snapshots_cannot_keep_apart_are_refused_before_training(fields, tmp_path):
+    def twice(**values):
+        param = fields("snapshot_format: HDF5", snapshot_prefix=str(tmp_path / "s"), **values)
+        param.net_param.layer[3].name = "ip1"
+        return param
+
+    with expect_error(WeightsError, mentions="'ip1'"):
+        Solver(twice(snapshot=5))
+    last = Solver(twice(snapshot_after_train=True))
+    with expect_error(WeightsError, mentions="'ip1'"):
+        last.solve()
+    assert last.iter == 0
+
+
 def test_the_probe_leaves_nothing_behind(fields, tmp_path):
     made(fields, tmp_path, snapshot=5)
 
