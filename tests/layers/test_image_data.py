@@ -106,6 +106,19 @@ def test_names_may_hold_spaces(open_layer, folder):
     assert label == [6]
 
 
+def test_a_list_may_begin_with_a_byte_order_mark(open_layer, folder):
+    (folder / "list.txt").write_text("p3.png 7\np4.png 8\n", encoding="utf-8-sig")
+
+    assert labels(open_layer("batch_size: 2")) == [[7, 8]]
+
+
+def test_a_list_in_utf_16_is_told_from_binary_files(open_layer, folder):
+    (folder / "list.txt").write_bytes(b"\xff\xfe" + "p3.png 7\n".encode("utf-16-le"))
+
+    with expect_error(DataError, ErrorCode.INVALID, mentions=["UTF-16", "UTF-8"]):
+        open_layer()
+
+
 def test_several_labels_make_rows(open_layer, folder):
     (folder / "list.txt").write_text("p0.png 1 0 2.5\np1.png 0 -1 0\n\n")
 

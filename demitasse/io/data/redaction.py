@@ -19,6 +19,7 @@ BINARY = {
     b"\x89HDF": "an HDF5 file", b"\x89PNG": "an image", b"\xff\xd8\xff": "an image",
     b"GIF8": "an image", b"BM": "an image", b"II*\0": "an image", b"MM\0*": "an image",
     b"RIFF": "an image", b"PK\x03\x04": "a ZIP archive", b"\x1f\x8b": "a gzip archive",
+    b"\xff\xfe": "text in UTF-16, to be saved as UTF-8",
 }  # fmt: skip
 """First bytes of a binary file -> its kind."""
 
@@ -37,11 +38,11 @@ def quoted(name: str, number: int, path: Path | None = None) -> str:
 
 
 def read_list_file(source: Path, what: str) -> str:
-    """Return the text of a list file; ``what`` describes the file in errors."""
+    """Return the text of a list file, without a byte order mark; ``what`` names it in errors."""
     try:
         with regular_file(source).open("rb") as file:
             start = file.read(START)
-        text = "" if b"\0" in start else read_text(source)
+        text = "" if b"\0" in start else read_text(source).removeprefix("\ufeff")
     except OSError as error:
         message = f"the {what} cannot be read: {read_failure(error, source)}"
         raise DataError(message, str(source), code=code_of(error)) from error

@@ -201,6 +201,8 @@ def text_of_file(path: PathLike) -> str:
         raise PrototxtError(reason, source, code=code_of(error)) from error
     if b"\0" in raw:
         message = "this is a binary file, not prototxt; are two arguments swapped?"
+        if raw.startswith((b"\xff\xfe", b"\xfe\xff")):  # as PowerShell writes it
+            message = "this is text in UTF-16, expected UTF-8; save the file as UTF-8"
         raise PrototxtError(message, os.fspath(path), code=ErrorCode.UNREADABLE)
     if not raw.strip():
         message = "the file is empty"

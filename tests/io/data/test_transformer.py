@@ -318,6 +318,11 @@ def test_another_number_of_mean_values_is_refused(values):
         transformer(mean_value=[1] * values).transform(random_images(2, 3, 6, 7))
 
 
+def test_a_gray_record_takes_a_single_mean_value():
+    with expect_error(ShapeError, ErrorCode.COUNT_MISMATCH, mentions="expected 1 (channels: 1)"):
+        transformer(mean_value=[1, 2, 3]).transform(random_images(2, 1, 6, 7))
+
+
 def test_records_of_many_sizes_are_refused_without_a_crop():
     with expect_error(
         ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="record 1", got=(3, 5, 5), expected=(3, 6, 7)

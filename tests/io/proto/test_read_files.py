@@ -89,6 +89,12 @@ def test_a_binary_file_is_no_prototxt(file):
         read_net_params(file(b"\x0a\x03net\x00"))
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_text_in_utf_16_is_told_from_binary_files(file, encoding):
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions=["UTF-16", "UTF-8"]):
+        read_net_params(file("\ufeffname: 'a'".encode(encoding)))
+
+
 def test_a_large_binary_file_is_not_read_to_its_end(tmp_path):
     path = tmp_path / "weights.caffemodel"
     with path.open("wb") as sparse:

@@ -21,7 +21,8 @@ from demitasse.io.proto import BlobProto, Datum, floats, set_floats, stored_shap
 def check_channel_values(field: str, count: int, channels: int) -> None:
     """Refuse a number of values that is neither 1 nor one per channel."""
     if count not in {1, channels}:
-        message = f"got {count} {field}, expected 1 or {channels} (channels)"
+        expected = " or ".join(map(str, sorted({1, channels})))
+        message = f"got {count} {field}, expected {expected} (channels: {channels})"
         raise ShapeError(
             message, code=ErrorCode.COUNT_MISMATCH, field=field, got=count, expected=channels
         )

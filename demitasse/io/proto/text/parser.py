@@ -289,7 +289,7 @@ class Parser:
         try:
             return b"".join(parts).decode()
         except UnicodeDecodeError:
-            raise Skip(token, f"{field.name} is not UTF-8 text") from None
+            raise Skip(token, f"{field.name} is not UTF-8 text; save the file as UTF-8") from None
 
     def _enum(self, field: Field, token: Token, negative: bool) -> int:
         if token.kind == NUMBER:
