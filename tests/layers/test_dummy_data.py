@@ -113,11 +113,12 @@ def test_a_reshaped_top_is_filled_in_its_new_shape():
             "dummy_data_param.num",
         ),
         ('shape { dim: 1 } data_filler { type: "nonsense" }', ErrorCode.UNKNOWN, "type"),
+        ('shape { dim: 1 } data_filler { type: "bilinear" }', ErrorCode.SHAPE_MISMATCH, "type"),
     ],
 )
 def test_what_does_not_fit_three_tops_is_refused(fields, code, field):
     with expect_error(ConfigError, code, field=field):
-        layer(fields, tops=3).forward()
+        layer(fields, tops=3)
 
 
 def test_bottoms_are_refused():

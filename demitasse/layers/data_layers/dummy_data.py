@@ -8,7 +8,7 @@ from demitasse.blob import Blob
 from demitasse.io.proto import BlobShape, FillerParameter
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
 from demitasse.layers.checks import conflict, wrong_count
-from demitasse.layers.fillers import fill
+from demitasse.layers.fillers import fill, filling
 from demitasse.layers.registry import register_layer
 
 T = TypeVar("T")
@@ -44,6 +44,8 @@ class DummyData(Layer):
         for index, blob in enumerate(top):
             if self._is_constant(index):
                 self._fill(index, blob)
+            else:
+                filling(blob.shape, self.fillers[index], 0, 0)  # checks the filler
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         """Do nothing: the caller may have reshaped the tops."""
