@@ -272,9 +272,10 @@ class Solver:
         if not self.param.HasField("max_iter"):
             message = "max_iter is missing; give the number of iterations, or call step"
             raise ConfigError(message, code=ErrorCode.MISSING, field="max_iter")
+        if self.param.snapshot_after_train:
+            check_names(self._run)
         if self.param.snapshot_after_train and self._run.is_root:
             check_folder(self.param.snapshot_prefix)
-            check_names(self._run)
             self._checkpointer.lock_prefix()
         try:
             self._solve(resume)

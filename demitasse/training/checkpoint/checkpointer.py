@@ -56,9 +56,9 @@ class Checkpointer:
         self.resumable = ResumableState(run, self._retention)
         self.snapshot_pending = self.inconsistent = False
         self._lost_best: SnapshotError | None = None
+        if run.param.snapshot:
+            check_names(run)
         if run.is_root:
-            if run.param.snapshot:
-                check_names(run)
             warn_if_disk_full(run)
 
     def write(
