@@ -190,6 +190,7 @@ def test_what_cannot_be_done_is_refused(open_layer, fields, transform, code, men
         ("p0.png", ["list.txt", "p0.png", "label_type"]),
         ("p0.png l1.png", ["(6, 9)", "l1.png", "(7, 8)"]),
         ("p9.png l1.png", ["list.txt", "p9.png"]),
+        ("p0.png l9.png", ["list.txt", "p0.png", "l9.png"]),
     ],
 )
 def test_lines_that_cannot_be_used_are_named(open_layer, folder, line, mentions):

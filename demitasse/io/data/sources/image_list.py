@@ -19,10 +19,9 @@ import numpy as np
 
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode, ShapeError
-from demitasse.io.data.bad_records import located
 from demitasse.io.data.images.codecs import Color, read_image
 from demitasse.io.data.images.resize import interpolate, resize_image
-from demitasse.io.data.redaction import quoted, read_list_file
+from demitasse.io.data.redaction import located_entry, quoted, read_list_file
 from demitasse.io.data.sources.sampler import EpochPermutation, ListSampler
 from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 from demitasse.io.data.transform.augment import Augmenter
@@ -166,7 +165,7 @@ class ImageListBatches(ListSampler[Image]):
         path: Path | None = None
         with suppress(DemitasseError):  # an impossible file name
             path = self._find(name)
-        return located(error, self._source, quoted(name, index + 1, path))
+        return located_entry(error, self._source, quoted(name, index + 1, path))
 
 
 class Pair(NamedTuple):
@@ -315,7 +314,8 @@ class LabelImageBatches(ListSampler[LabelledImage]):
                 pixels = self._augmenter(pixels, self._augment_random(number, 1)[0])
             check_channel_values("mean_value", len(look.mean), len(pixels))
         except DemitasseError as error:
-            raise located(error, self._source, quoted(pair.image, index + 1)) from error
+            key = quoted(pair.image, index + 1)
+            raise located_entry(error, self._source, key) from error
         return LabelledImage(number, pair, pixels, labels)
 
     def _labels(self, pair: Pair, size: tuple[int, ...]) -> np.ndarray:

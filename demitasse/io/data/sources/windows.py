@@ -23,10 +23,9 @@ import numpy as np
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.paths import code_of, read_bytes
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode, ShapeError
-from demitasse.io.data.bad_records import located
 from demitasse.io.data.images.codecs import decode_image
 from demitasse.io.data.images.crop import WindowCrop, crop_window
-from demitasse.io.data.redaction import read_list_file
+from demitasse.io.data.redaction import located_entry, read_list_file
 from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 from demitasse.io.data.transform.mean import check_channel_values, read_mean
 from demitasse.io.data.transform.random import RecordRandom
@@ -193,7 +192,7 @@ class WindowBatches:
                 raise DataError(message, code=code, field="channels", got=got, expected=expected)
             part, top, left = crop_window(image, window.box, self._cut, mirror=mirror)
         except DemitasseError as error:
-            raise located(error, str(self._source), window.image) from error
+            raise located_entry(error, str(self._source), window.image) from error
         place = (..., slice(top, top + part.shape[1]), slice(left, left + part.shape[2]))
         target = out[place]
         if self._mean is None:
