@@ -225,10 +225,7 @@ SPECS = {
 
 
 def upgrade_v1(net: NetParameter) -> list[str]:
-    """Replace ``layers`` by ``layer``, in place; floats of parameters are copied in blocks.
-
-    A net that has both is a PrototxtError, as the order of all its layers is unknown.
-    """
+    """Replace ``layers`` by ``layer``, in place, or refuse a net that has both."""
     if not net.layers:
         return []
     if net.layer:

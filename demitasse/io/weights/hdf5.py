@@ -135,10 +135,7 @@ def _members(path: Path, data: Any) -> Iterator[tuple[str, Any]]:
 
 
 def need_own_names(names: Iterable[str], reserved: Collection[str] = ("", ".")) -> None:
-    """Refuse names of layers with parameters that a file of arrays cannot keep apart.
-
-    Equal names, and names with a part between slashes that is in ``reserved``, are WeightsErrors.
-    """
+    """Refuse equal names of layers, and names with a ``reserved`` part between slashes."""
     for name, count in Counter(names).items():
         if count > 1 or not set(reserved).isdisjoint(name.split("/")):
             message = (
