@@ -49,8 +49,8 @@ class Image2BlobParams:
 
 @failing_as("blobFromImage")
 def blobFromImage(
-    image: np.ndarray, scalefactor: float = 1.0, size: Sequence[int] = (0, 0),
-    mean: ScalarLike = (), swapRB: bool = False, crop: bool = False, ddepth: int = cv.CV_32F,
+    image: np.ndarray, scalefactor: float = 1.0, size: Sequence[int] | None = (0, 0),
+    mean: ScalarLike | None = (), swapRB: bool = False, crop: bool = False, ddepth: int = cv.CV_32F,
 ) -> np.ndarray:  # fmt: skip
     """Return one image as a blob; see ``blobFromImages``.
 
@@ -62,16 +62,17 @@ def blobFromImage(
 @failing_as("blobFromImages")
 def blobFromImages(
     images: Sequence[np.ndarray] | np.ndarray, scalefactor: float = 1.0,
-    size: Sequence[int] = (0, 0), mean: ScalarLike = (), swapRB: bool = False, crop: bool = False,
-    ddepth: int = cv.CV_32F,
+    size: Sequence[int] | None = (0, 0), mean: ScalarLike | None = (), swapRB: bool = False,
+    crop: bool = False, ddepth: int = cv.CV_32F,
 ) -> np.ndarray:  # fmt: skip
     """Return images as a blob: resize, swap channels, subtract the mean, then scale.
 
     Args:
         images: Images with equal numbers of channels: 1, 3 or 4.
         scalefactor: Factor after the subtraction of the mean.
-        size: Width and height of the blob, in pixels; (0, 0) for the first image's size.
+        size: Width and height of the blob, in pixels; (0, 0) or None for the first image's size.
         mean: Mean of each channel of the blob; a single number applies to the first channel only.
+            None subtracts nothing.
         swapRB: Swap the first and the third channel.
         crop: Keep the aspect ratio, and crop the longer side.
         ddepth: CV_32F, or CV_8U for a blob of uint8, without ``mean`` and ``scalefactor``.
@@ -83,6 +84,7 @@ def blobFromImages(
     """
     mode = cv.DNN_PMODE_CROP_CENTER if crop else cv.DNN_PMODE_NULL
     scale = (float(scalefactor),) * 4
+    mean = as_scalar(mean, "mean")
     params = Image2BlobParams(scale, as_size(size), mean, swapRB, ddepth, paddingmode=mode)
     return blobFromImagesWithParams(images, params)
 
@@ -221,9 +223,9 @@ def _scaled(batch: np.ndarray, mean: Sequence[float], scale: Sequence[float]) ->
     return values
 
 
-def as_scalar(values: ScalarLike, what: str) -> Scalar:
+def as_scalar(values: ScalarLike | None, what: str) -> Scalar:
     """Return OpenCV's Scalar: four numbers, padded with 0; more numbers are an ``error``."""
-    numbers = tuple(float(value) for value in np.ravel(values))
+    numbers = () if values is None else tuple(float(value) for value in np.ravel(values))
     if len(numbers) > 4:
         message = f"{what} has at most four numbers, one per channel, got {len(numbers)}"
         raise error(message, code=ErrorCode.COUNT_MISMATCH, field=what, got=len(numbers))
@@ -231,9 +233,9 @@ def as_scalar(values: ScalarLike, what: str) -> Scalar:
     return first, second, third, fourth
 
 
-def as_size(size: int | Sequence[int | Sequence[int]]) -> tuple[int, int]:
+def as_size(size: int | Sequence[int | Sequence[int]] | None) -> tuple[int, int]:
     """Return OpenCV's Size, width and height; other than two numbers are an ``error``."""
-    numbers = [int(number) for number in np.ravel(size)]
+    numbers = [0, 0] if size is None else [int(number) for number in np.ravel(size)]
     if len(numbers) != 2:
         message = f"size must be (width, height), it is {size!r}"
         raise error(message, code=ErrorCode.COUNT_MISMATCH, field="size", got=size)

@@ -49,11 +49,11 @@ class Model:
         return self
 
     def setInputParams(
-        self, scale: float = 1.0, size: Sequence[int] = (0, 0), mean: ScalarLike = (),
+        self, scale: float = 1.0, size: Sequence[int] | None = (0, 0), mean: ScalarLike | None = (),
         swapRB: bool = False, crop: bool = False,
     ) -> None:  # fmt: skip
         """Set all parameters at once; see ``blobFromImage``."""
-        self.setInputScale(scale).setInputSize(size).setInputMean(mean)
+        self.setInputScale(scale).setInputSize(images.as_size(size)).setInputMean(mean)
         self.setInputSwapRB(swapRB).setInputCrop(crop)
 
     @failing_as("setInputSize")
@@ -62,7 +62,7 @@ class Model:
         self._params.size = images.as_size(size)
         return self
 
-    def setInputMean(self, mean: ScalarLike) -> Self:
+    def setInputMean(self, mean: ScalarLike | None) -> Self:
         """Set the mean of each channel of the blob."""
         self._params.mean = as_scalar(mean, "mean")
         return self

@@ -146,8 +146,9 @@ class Net:
 
     @failing_as("setInput")
     def setInput(
-        self, blob: np.ndarray, name: str = "", scalefactor: float = 1.0, mean: ScalarLike = ()
-    ) -> None:
+        self, blob: np.ndarray, name: str = "", scalefactor: float = 1.0,
+        mean: ScalarLike | None = (),
+    ) -> None:  # fmt: skip
         """Copy an input, by default the first; its shape may differ from the declared one.
 
         Integers are converted to float32. ``scalefactor`` multiplies after the subtraction of the
@@ -394,7 +395,7 @@ class Net:
         return f"cvdnn.Net({len(self._imported.layers)} layers)"
 
 
-def _scaled(blob: np.ndarray, scale: float, mean: ScalarLike) -> np.ndarray:
+def _scaled(blob: np.ndarray, scale: float, mean: ScalarLike | None) -> np.ndarray:
     """Return (blob - mean) * scale as a new float32 array; axis 1 is the channel axis."""
     means = as_scalar(mean, "mean")
     values = blob.astype(np.float32)

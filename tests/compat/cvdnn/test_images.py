@@ -44,6 +44,14 @@ def test_one_number_as_mean_is_that_of_the_first_channel():
     assert blob.ravel().tolist() == [4, 9, 9]
 
 
+def test_none_is_no_mean_and_no_size():
+    image = sample_image(4, 6)
+
+    blob = cvdnn.blobFromImage(image, 0.5, None, None, swapRB=True)
+
+    assert np.array_equal(blob, cvdnn.blobFromImage(image, 0.5, (0, 0), (), swapRB=True))
+
+
 def test_the_first_image_gives_the_size_where_none_is_asked_for():
     blob = cvdnn.blobFromImages([sample_image(4, 6), sample_image(8, 3)])
 
