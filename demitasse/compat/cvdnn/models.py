@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 
 from demitasse.compat.cvdnn import images
+from demitasse.compat.cvdnn.arguments import also_named
 from demitasse.compat.cvdnn.boxes import array_or_empty
 from demitasse.compat.cvdnn.constants import DNN_PMODE_CROP_CENTER, DNN_PMODE_NULL
 from demitasse.compat.cvdnn.errors import error, failing_as
@@ -56,10 +57,11 @@ class Model:
         self.setInputScale(scale).setInputSize(images.as_size(size)).setInputMean(mean)
         self.setInputSwapRB(swapRB).setInputCrop(crop)
 
+    @also_named(width="size")
     @failing_as("setInputSize")
-    def setInputSize(self, *size: int | Sequence[int]) -> Self:
+    def setInputSize(self, size: int | Sequence[int], height: int | None = None) -> Self:
         """Set width and height of the blob, in pixels: ``(width, height)`` or two numbers."""
-        self._params.size = images.as_size(size)
+        self._params.size = images.as_size(size if height is None else [size, height])
         return self
 
     def setInputMean(self, mean: ScalarLike | None) -> Self:
@@ -162,6 +164,17 @@ class SegmentationModel(Model):
 
 class DetectionModel(Model):
     """A net that ends in a DetectionOutput layer."""
+
+    _across_classes = False
+
+    def setNmsAcrossClasses(self, value: bool) -> Self:
+        """Store the flag, which has no effect, as the layer has suppressed overlapping boxes."""
+        self._across_classes = value
+        return self
+
+    def getNmsAcrossClasses(self) -> bool:
+        """Return the flag; False by default."""
+        return self._across_classes
 
     @failing_as("detect")
     def detect(

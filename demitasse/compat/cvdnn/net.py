@@ -16,6 +16,7 @@ from typing import overload
 
 import numpy as np
 
+from demitasse.compat.cvdnn.arguments import also_named
 from demitasse.compat.cvdnn.boxes import padded_detections
 from demitasse.compat.cvdnn.errors import error, failing_as
 from demitasse.compat.cvdnn.flops import layer_flops
@@ -99,6 +100,7 @@ class Net:
         """Return the names of the layers without readers."""
         return tuple(self._imported.names[number - 1] for number in self._imported.outputs())
 
+    @also_named(layerName="layerId")
     @failing_as("getLayer")
     def getLayer(self, layerId: LayerId) -> Layer:
         """Return a layer by number or name, with copies of its parameters.
@@ -114,6 +116,7 @@ class Net:
         copies = tuple(blob.cpu_data().copy() for blob in blobs)
         return Layer(layer.name, layer.type, copies, layer.tops)
 
+    @also_named(layerName="layer")
     @failing_as("getParam")
     def getParam(self, layer: LayerId, numParam: int = 0) -> np.ndarray:
         """Return a copy of a parameter of a layer."""
@@ -126,6 +129,7 @@ class Net:
             raise error(message, code=ErrorCode.OUT_OF_RANGE, layer=layer.name, param=number)
         return layer.blobs[number]
 
+    @also_named(layerName="layer")
     @failing_as("setParam")
     def setParam(self, layer: LayerId, numParam: int, blob: np.ndarray) -> None:
         """Replace the values of a parameter of a layer; another shape is an ``error``."""
@@ -178,6 +182,7 @@ class Net:
     @overload
     def forward(self, outputName: Names) -> tuple[np.ndarray, ...]: ...
 
+    @also_named(outBlobNames="outputName")
     @failing_as("forward")
     def forward(self, outputName: str | Names | None = None) -> np.ndarray | tuple[np.ndarray, ...]:
         """Run the net up to a layer, or several; return the first output, or a tuple of them.
@@ -330,6 +335,7 @@ class Net:
         total, layers = self._timings
         return total, np.array(layers, np.float64)
 
+    @also_named(netInputShape="netInputShapes")
     @failing_as("getLayersShapes")
     def getLayersShapes(
         self, netInputShapes: Shapes
@@ -423,6 +429,7 @@ Source = str | os.PathLike[str] | Buffer
 WEIGHTS, TEXTS = (".caffemodel", ".h5"), (".prototxt",)
 
 
+@also_named(bufferProto="prototxt", bufferModel="caffeModel")
 @failing_as("readNetFromCaffe")
 def readNetFromCaffe(prototxt: Source, caffeModel: Source = "") -> Net:
     """Read a net and its weights.

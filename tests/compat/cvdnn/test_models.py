@@ -51,9 +51,12 @@ def test_a_model_needs_a_size():
     with expect_error(cvdnn.error, ErrorCode.MISSING, mentions="setInputSize"):
         model.predict(sample_image(2, 2))
 
-    model.setInputSize(3, 2)
-
-    assert model.predict(sample_image(4, 4))[0].shape == (1, 3, 2, 3)
+    for chained in (
+        model.setInputSize(3, 2),
+        model.setInputSize(size=(3, 2)),
+        model.setInputSize(width=3, height=2),
+    ):
+        assert chained.predict(sample_image(4, 4))[0].shape == (1, 3, 2, 3)
 
 
 def test_classify_gives_the_best_class():
@@ -96,6 +99,8 @@ def test_segment_needs_maps():
 def test_detect_gives_boxes_in_pixels_of_the_image():
     model = cvdnn.DetectionModel(net_of(IMAGE_DETECTOR))
     model.setInputParams(1 / 255.0, (4, 4))
+    assert model.getNmsAcrossClasses() is False
+    assert model.setNmsAcrossClasses(True).getNmsAcrossClasses() is True
 
     classes, scores, boxes = model.detect(sample_image(20, 30, 1), 0.6)
 

@@ -107,6 +107,7 @@ def test_several_names_come_in_the_order_asked_for():
 
     assert np.array_equal(relu, power.clip(0))
     assert np.array_equal(relu, again)
+    assert np.array_equal(relu, net.forward(outBlobNames=["relu"])[0])
     assert len(net.forward([])) == 1
     assert np.array_equal(net.forward(""), net.forward(None))
 
@@ -265,9 +266,10 @@ def test_parameters_are_read_and_replaced():
     net = cvdnn.readNetFromCaffe(CONVOLUTION.encode(), WEIGHTS)
     net.setInput(np.ones((1, 1, 4, 4), np.float32))
 
-    net.setParam("y", 1, np.array([5.0, 6.0]))
+    net.setParam(layerName="y", numParam=1, blob=np.array([5.0, 6.0]))
 
-    assert net.getParam("y").shape == (2, 1, 3, 3)
+    assert net.getParam("y").shape == net.getParam(layerName="y").shape == (2, 1, 3, 3)
+    assert net.getLayer(layerName="y").name == "y"
     assert net.getParam(1, 1).tolist() == [5, 6]
     assert [blob.shape for blob in net.getLayer("y").blobs] == [(2, 1, 3, 3), (2,)]
     assert net.forward()[0, :, 0, 0].tolist() == [14, 15]
@@ -293,6 +295,7 @@ def test_shapes_of_all_layers():
     assert numbers.tolist() == [0, 1]
     assert [shape.tolist() for (shape,) in read] == [[2, 1, 5, 4], [2, 1, 5, 4]]
     assert [shape.tolist() for (shape,) in made] == [[2, 1, 5, 4], [2, 2, 3, 2]]
+    assert net.getLayersShapes(netInputShape=[2, 1, 5, 4])[0].tolist() == [0, 1]
 
 
 def test_times_are_of_the_last_forward():

@@ -49,6 +49,7 @@ def test_a_net_is_read_from_contents(kind, files):
 
     assert result(cvdnn.readNetFromCaffe(text, weights)) == [[2, 3]]
     assert result(cvdnn.readNetFromCaffe(text, files[1])) == [[2, 3]]
+    assert result(cvdnn.readNetFromCaffe(bufferProto=text, bufferModel=weights)) == [[2, 3]]
     assert result(cvdnn.readNet("caffe", weights, text)) == [[2, 3]]
 
 
