@@ -18,8 +18,8 @@ from demitasse.layers.pooling import pooling_method, pooling_window
 Shapes = Sequence[tuple[int, ...]]
 
 PER_VALUE = {
-    "AbsVal": 1, "BNLL": 5, "BatchNorm": 3, "ELU": 2, "PReLU": 1, "ReLU": 1, "ReLU6": 2,
-    "Sigmoid": 3, "Softmax": 4, "TanH": 1,
+    "AbsVal": 1, "BNLL": 5, "BatchNorm": 3, "ELU": 2, "Exp": 3, "Log": 1, "PReLU": 1, "ReLU": 1,
+    "ReLU6": 2, "Sigmoid": 3, "Softmax": 4, "Swish": 3, "TanH": 1,
 }  # fmt: skip
 """Operations per value of the first bottom, by layer type."""
 
@@ -44,6 +44,9 @@ def layer_flops(layer: Layer, bottoms: Shapes, tops: Shapes) -> int:
             return outputs * (window + (pooling_method(p)[0] == "AVE"))
         case "LRN":
             return _lrn(layer.param.lrn_param, bottoms[0])
+        case "MVN":
+            axes = 1 + layer.param.mvn_param.normalize_variance
+            return 6 * count + 3 * prod(bottoms[0][:axes])
         case "Eltwise":
             return len(bottoms) * count
         case "Scale":

@@ -287,6 +287,25 @@ def test_figures_are_counted_as_opencv_counts():
     assert net.getMemoryConsumption(1, [1, 1, 4, 4]) == (4 * 20, 4 * made)
 
 
+@pytest.mark.parametrize(
+    ("layer", "flops"),  # by OpenCV 4.14
+    [
+        ('type: "Exp"', 72),
+        ('type: "Log"', 24),
+        ('type: "Swish"', 72),
+        ('type: "MVN"', 156),
+        ('type: "MVN" mvn_param { normalize_variance: false }', 150),
+    ],
+)
+def test_figures_of_layers_without_parameters(layer, flops):
+    net = net_of(
+        'input: "x" input_shape { dim: 2 dim: 2 dim: 2 dim: 3 }'
+        f'layer {{ name: "y" bottom: "x" top: "y" {layer} }}'
+    )
+
+    assert net.getFLOPS([2, 2, 2, 3]) == flops
+
+
 def test_shapes_of_all_layers():
     net = cvdnn.readNetFromCaffe(CONVOLUTION.encode(), WEIGHTS)
 
