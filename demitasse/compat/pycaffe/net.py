@@ -235,12 +235,12 @@ class Net:
 
     def forward_all(self, blobs: Iterable[str] | None = None, **kwargs: Any) -> Arrays:
         """Run any number of items through the net, in batches of its size; return copies."""
-        wanted = list(blobs or ())
+        wanted, count = list(blobs or ()), _count(kwargs)
         rows: Rows = {name: [] for name in [*self.outputs, *wanted]}
         with self._net.lock:
             for batch in self._batch(kwargs):
                 _append(rows, self.forward(wanted, None, None, **batch))
-        return _first(rows, kwargs)
+        return _first(rows, count)
 
     def forward_backward_all(
         self, blobs: Iterable[str] | None = None, diffs: Iterable[str] | None = None, **kwargs: Any
@@ -251,7 +251,7 @@ class Net:
         content of the blobs is used. Returns copies of the data of the outputs and of ``blobs``,
         and of the gradients of the inputs and of ``diffs``.
         """
-        data, gradients = list(blobs or ()), list(diffs or ())
+        data, gradients, count = list(blobs or ()), list(diffs or ()), _count(kwargs)
         outs: Rows = {name: [] for name in [*self.outputs, *data]}
         backs: Rows = {name: [] for name in [*self.inputs, *gradients]}
         forward, backward = (
@@ -263,13 +263,14 @@ class Net:
             for up, down in zip_longest(forward, backward, fillvalue=none):
                 _append(outs, self.forward(data, None, None, **up))
                 _append(backs, self.backward(gradients, None, None, **down))
-        return _first(outs, kwargs), _first(backs, kwargs)
+        return _first(outs, count), _first(backs, count)
 
     def _batch(self, blobs: Mapping[str, Any]) -> Iterator[Arrays]:
         """Split arrays into batches of the net's size; the last batch is padded with zeros."""
         if not blobs:
             return
-        size = self.blobs[next(iter(blobs))].shape[0]
+        known = [name for name in blobs if name in self.blobs]  # forward refuses other names
+        size = self.blobs[known[0]].shape[0] if known else 1
         for start in range(0, _count(blobs), size):
             part = {name: np.asarray(a)[start : start + size] for name, a in blobs.items()}
             yield {
@@ -380,14 +381,20 @@ def _append(rows: Rows, batch: Arrays) -> None:
         rows[name].extend(array.copy())
 
 
-def _first(rows: Rows, given: Mapping[str, Any]) -> Arrays:
+def _first(rows: Rows, count: int) -> Arrays:
     """Return the rows of the given items, without those of the last batch's padding."""
-    return {name: np.asarray(values)[: _count(given)] for name, values in rows.items()}
+    return {name: np.asarray(values)[:count] for name, values in rows.items()}
 
 
 def _count(arrays: Mapping[str, Any]) -> int:
-    """Return the number of items, which is equal in all arrays."""
-    return len(next(iter(arrays.values())))
+    """Return the number of items, which must be equal in all arrays."""
+    counts = {name: len(array) for name, array in arrays.items()}
+    if len(set(counts.values())) != 1:
+        message = (
+            f"got items {counts}, expected as many for each input; without arrays, call forward()"
+        )
+        raise NetError(message, code=ErrorCode.COUNT_MISMATCH, got=counts)
+    return next(iter(counts.values()))
 
 
 def _arguments(*args: Any, **kwargs: Any) -> tuple[Phase | int, Any, int, Sequence[str]]:

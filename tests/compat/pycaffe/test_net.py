@@ -179,6 +179,19 @@ def test_forward_all_takes_any_number_of_items():
     np.testing.assert_allclose(out["prob"], one_by_one, rtol=1e-5)
 
 
+def test_forward_all_needs_as_many_items_of_each_input():
+    net = caffe.Net("net.prototxt", caffe.TRAIN)  # data and label, 4 items
+
+    with expect_error(NetError, ErrorCode.COUNT_MISMATCH, got={"data": 8, "label": 6}):
+        net.forward_all(data=np.zeros((8, 6)), label=np.zeros(6))
+    with expect_error(NetError, ErrorCode.COUNT_MISMATCH, mentions="forward()"):
+        net.forward_all()
+    with expect_error(NetError, ErrorCode.COUNT_MISMATCH, mentions="forward()"):
+        net.forward_backward_all(["ip"])
+    with expect_error(NetError, ErrorCode.MISSING, got=["image"]):
+        net.forward_all(image=np.zeros((8, 6)))
+
+
 def test_reshaping_and_surgery(on_backend):
     net = caffe.Net("net.prototxt", caffe.TEST)
 
