@@ -32,7 +32,6 @@ from demitasse.net.build import (
     as_sequence,
     assemble,
     choose_storage,
-    layer_label,
     order_arguments,
     phase_number,
     read_source,
@@ -637,7 +636,7 @@ class Net:
         for layer in other.layers:
             if layer.blobs and self.has_layer(layer.name):
                 mine = self.layer_by_name(layer.name)
-                pairs += matched(layer_label(mine), mine.blobs, layer.blobs)
+                pairs += matched(layer.name, mine.blobs, layer.blobs)
         with self.lock, Uninterrupted():
             for blob, source in pairs:
                 blob.share_data(source)

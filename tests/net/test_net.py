@@ -444,6 +444,23 @@ def test_nets_can_share_their_weights():
     assert (two.params["ip1"][0].data == 5).all()
 
 
+@pytest.mark.parametrize(
+    ("fields", "kind", "mentions"),
+    [("num_output: 9", ShapeError, "9"), ("num_output: 2 bias_term: false", NetError, "1")],
+)
+def test_weights_that_do_not_fit_are_not_shared(fields, kind, mentions):
+    text = """
+    layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 4 }} }} }}
+    layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param {{ {} }} }}
+    """
+    one, two = (Net(parse_text(text.format(p), NetParameter)) for p in ("num_output: 2", fields))
+
+    with expect_error(kind, layer="ip", mentions=["layer 'ip'", mentions]) as caught:
+        two.share_trained_layers_with(one)
+
+    assert '"' not in str(caught.value)
+
+
 def test_parameters_of_one_name_are_one(backend):
     text = """
     layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4 } } }

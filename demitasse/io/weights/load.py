@@ -154,7 +154,7 @@ def matched(layer: str, mine: Sequence[Blob], theirs: Sequence[Blob]) -> list[tu
     """Pair the parameters of two layers, which must agree in number and shapes."""
     got, expected, code = len(theirs), len(mine), ErrorCode.COUNT_MISMATCH
     if got != expected:
-        message = f"{layer} has {expected} parameters here and {got} in the other net"
+        message = f"layer {layer!r} has {expected} parameters here and {got} in the other net"
         raise NetError(message, code=code, layer=layer, got=got, expected=expected)
     for index, (a, b) in enumerate(zip(mine, theirs, strict=True)):
         if a.shape != b.shape:
