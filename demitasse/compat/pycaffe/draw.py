@@ -6,6 +6,7 @@ installed, they are used instead.
 Source: Caffe, ``python/caffe/draw.py``.
 """
 
+import os
 import shutil
 from collections.abc import Iterable
 from importlib import import_module
@@ -196,9 +197,9 @@ def draw_net(
 
 
 def draw_net_to_file(
-    caffe_net: NetParameter, filename: str, rankdir: str = "LR", phase: int | None = None,
-    display_lrm: bool = False,
+    caffe_net: NetParameter, filename: str | bytes | os.PathLike[str], rankdir: str = "LR",
+    phase: int | None = None, display_lrm: bool = False,
 ) -> None:  # fmt: skip
     """Draw a net into a file; the file's extension says how. See ``draw_net``."""
-    content = draw_net(caffe_net, rankdir, Path(filename).suffix[1:], phase, display_lrm)
-    write_bytes(filename, content)
+    file = Path(os.fsdecode(filename))
+    write_bytes(file, draw_net(caffe_net, rankdir, file.suffix[1:], phase, display_lrm))

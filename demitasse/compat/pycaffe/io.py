@@ -252,7 +252,9 @@ class Transformer:
 # -- images -------------------------------------------------------------------------------------
 
 
-def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) -> np.ndarray:
+def load_image(
+    filename: str | bytes | os.PathLike[str] | BinaryIO, color: bool = True
+) -> np.ndarray:
     """Read an image from a path or from a file opened in binary mode.
 
     The EXIF orientation is ignored, and transparency is dropped. The image is float32, in [0, 1],
@@ -262,8 +264,9 @@ def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) 
         OSError: The file cannot be read, or is not an image.
         ValueError: The name is a URL; download the file first.
     """
-    if isinstance(filename, str | os.PathLike):
-        if "://" in os.fspath(filename):
+    if isinstance(filename, str | bytes | os.PathLike):
+        filename = os.fsdecode(filename)
+        if "://" in filename:
             message = f"load_image reads files, not URLs: download {filename} first"
             raise ValueError(message)
         content = read_bytes(filename)

@@ -1,6 +1,7 @@
 """Drawings of nets: ``caffe.draw``."""
 
 import io
+import os
 import sys
 import types
 from xml.etree import ElementTree as ET
@@ -159,6 +160,8 @@ def test_the_extension_of_a_file_says_how_it_is_drawn(net, tmp_path):
         with Image.open(tmp_path / name) as image:
             assert image.format == format
             assert image.height > image.width > 100
+    draw.draw_net_to_file(net, os.fsencode(tmp_path / "bytes.svg"), "TB")
+    assert (tmp_path / "bytes.svg").read_text() == (tmp_path / "net.svg").read_text()
     assert (tmp_path / "net.svg").read_text().startswith("<svg ")
     assert (tmp_path / "net.dot").read_text().startswith("digraph ")
     assert (tmp_path / "net.pdf").read_bytes().startswith(b"%PDF")

@@ -2,6 +2,7 @@
 
 import io as files
 import itertools
+import os
 import sys
 import types
 
@@ -203,9 +204,10 @@ def test_images_are_not_turned_upright(saved):
 
 
 def test_open_files_are_read(saved):
-    content = saved(Image.fromarray(RGB[..., :3])).read_bytes()
+    file = saved(Image.fromarray(RGB[..., :3]))
 
-    assert io.load_image(files.BytesIO(content)).shape == (6, 9, 3)
+    assert io.load_image(files.BytesIO(file.read_bytes())).shape == (6, 9, 3)
+    assert io.load_image(os.fsencode(file)).shape == (6, 9, 3)
 
 
 def test_what_is_no_image_is_an_oserror(tmp_path):
