@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from demitasse.compat.pycaffe.interpolate import resize_points, resize_squares
 from demitasse.core.paths import read_bytes
@@ -215,7 +216,7 @@ class Transformer:
         self._shape(in_)
         self.raw_scale[in_] = scale
 
-    def set_mean(self, in_: str, mean: np.ndarray) -> None:
+    def set_mean(self, in_: str, mean: ArrayLike) -> None:
         """Set the mean in order and scale of the input; a mean image of another size is resized.
 
         Shapes: (C,), or (C, H', W'), or (H, W) for one channel.
@@ -223,15 +224,16 @@ class Transformer:
         Raises:
             ValueError: The number of channels or axes differs.
         """
-        shape = tuple(self._shape(in_)[1:])
+        shape, mean = tuple(self._shape(in_)[1:]), np.asarray(mean)
         if mean.ndim not in {1, 2, 3}:
             message = f"a mean is (C,), (C, H, W) or (H, W), the one given is {mean.shape}"
             raise ValueError(message)
+        channels = 1 if mean.ndim == 2 else len(mean)
+        if channels != shape[0] and (mean.ndim == 1 or channels != 1):
+            message = f"input {in_!r} has {shape[0]} channels, the mean has {channels}"
+            raise ValueError(message)
         if mean.ndim == 1:
             mean = mean[:, None, None]
-            if len(mean) != shape[0]:
-                message = f"input {in_!r} has {shape[0]} channels, the mean has {len(mean)}"
-                raise ValueError(message)
         elif (1, *mean.shape)[-3:] != shape:
             planes = mean if mean.ndim == 3 else mean[None]
             mean = resize_image(planes.transpose(1, 2, 0), shape[1:]).transpose(2, 0, 1)

@@ -283,7 +283,12 @@ def _holder(layer: LayerParameter, name: str) -> Message:
     if name.endswith("param") or own is None:
         return layer
     message: Message = getattr(layer, own + "_param")
-    return message if name in message.DESCRIPTOR.fields_by_name else layer
+    known = message.DESCRIPTOR.fields_by_name
+    fields = {*known, *layer.DESCRIPTOR.fields_by_name}
+    if name not in fields and (hint := suggestion(name, known)):
+        text = f"{message.DESCRIPTOR.name} and LayerParameter have no field {name!r}{hint}"
+        raise AttributeError(text)
+    return message if name in known else layer
 
 
 _param_names = {**param_name_dict(), **SHARED}

@@ -430,7 +430,7 @@ def transformer():
     made.set_transpose("data", (2, 0, 1))
     made.set_channel_swap("data", (2, 1, 0))
     made.set_raw_scale("data", 255)
-    made.set_mean("data", np.array([1.0, 2.0, 3.0]))
+    made.set_mean("data", [1.0, 2.0, 3.0])
     made.set_input_scale("data", 0.5)
     return made
 
@@ -507,7 +507,7 @@ def test_what_does_not_fit_the_net_is_refused(transformer, refused, code, mentio
         refused(transformer)
 
 
-@pytest.mark.parametrize("shape", [(2,), (1, 3, 4, 5), ()])
+@pytest.mark.parametrize("shape", [(2,), (1, 3, 4, 5), (), (2, 4, 5), (4, 9, 9)])
 def test_means_that_do_not_fit_are_refused(transformer, shape):
     with expect_error(ValueError, mentions="mean"):
         transformer.set_mean("data", np.zeros(shape))

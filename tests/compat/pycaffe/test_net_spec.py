@@ -274,7 +274,9 @@ def test_fields_that_are_not_there_are_named():
     n.data = L.Input(shape={"dim": 3})
     n.ip = L.InnerProduct(n.data, num_outputs=3)
 
-    with expect_error(AttributeError, mentions=["LayerParameter", "'num_outputs'"]) as caught:
+    with expect_error(
+        AttributeError, mentions=["LayerParameter", "'num_outputs'", "'num_output'"]
+    ) as caught:
         n.to_proto()
 
     assert caught.value.__notes__ == ["in layer 'ip' (InnerProduct)"]
