@@ -74,13 +74,13 @@ class BuiltNet:
     Attributes:
         layers: The layers, from layer 1 on.
         indices: Index in the net of each layer; 0 for layer 0.
-        untrained: Names of layers with parameters, if no weights were given.
+        untrained: Names of layers with parameters that were not given.
     """
 
     net: engine.Net
     layers: Sequence[ImportedLayer]
     indices: tuple[int, ...]
-    untrained: tuple[str, ...]
+    untrained: list[str]
 
     def layer(self, number: int) -> Layer:
         """Return a layer, numbered from 1."""
@@ -180,13 +180,13 @@ class ImportedNet:
             net = engine.Net(self._message, "TEST", device=device)
         except DemitasseError as fault:
             raise fault.at(self._source) from None
-        untrained: tuple[str, ...] = tuple(net.params)
+        untrained = list(net.params)
         if self._weights is not None:
             missing = net.load(self._weights).missing
             if missing:
                 message = f"the weights contain no parameters of layers {', '.join(missing)}"
                 raise error(message, code=ErrorCode.MISSING, layer=missing[0])
-            self._weights, untrained = None, ()
+            self._weights, untrained = None, []
         return BuiltNet(net, self.layers, self._indices(net), untrained)
 
     def _inputs(self) -> list[LayerParameter]:

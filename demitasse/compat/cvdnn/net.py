@@ -36,17 +36,27 @@ Names = list[str] | tuple[str, ...]
 Shapes = Sequence[int] | Sequence[Sequence[int]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Layer:
-    """A read-only description of a layer: copies of its parameters, and the names of its outputs.
-
-    The type is empty for layer 0, the inputs.
-    """
+    """A layer of a net; the type is empty for layer 0, the inputs."""
 
     name: str
     type: str
-    blobs: tuple[np.ndarray, ...]
     tops: Sequence[str]
+    _number: int
+    _net: "Net"
+
+    @property
+    def blobs(self) -> tuple[np.ndarray, ...]:
+        """Copies of the parameters. Assigned arrays replace them; a bias left out is 0."""
+        built = self._net._built
+        blobs = built.layer(self._number).blobs if built and self._number else ()
+        return tuple(blob.cpu_data().copy() for blob in blobs)
+
+    @blobs.setter
+    def blobs(self, values: Sequence[np.ndarray]) -> None:
+        with failing_as("blobs"):
+            self._net._replace_blobs(self, self._number, [np.asarray(value) for value in values])
 
     def outputNameToIndex(self, outputName: str) -> int:
         """Return the index of the output with this name; -1 if it does not exist."""
@@ -103,18 +113,31 @@ class Net:
     @also_named(layerName="layerId")
     @failing_as("getLayer")
     def getLayer(self, layerId: LayerId) -> Layer:
-        """Return a layer by number or name, with copies of its parameters.
+        """Return a layer by number or name.
 
         Here and below, a layer or parameter that does not exist is an ``error``.
         """
         number = self._imported.number(layerId)
         if number == 0:
-            return Layer(INPUTS, "", (), self._imported.inputs)
+            return Layer(INPUTS, "", self._imported.inputs, 0, self)
         layer = self._imported.layers[number - 1]
-        built = self._built
-        blobs = () if built is None else built.layer(number).blobs
-        copies = tuple(blob.cpu_data().copy() for blob in blobs)
-        return Layer(layer.name, layer.type, copies, layer.tops)
+        return Layer(layer.name, layer.type, layer.tops, number, self)
+
+    def _replace_blobs(self, layer: Layer, number: int, values: list[np.ndarray]) -> None:
+        """Replace all parameters of a layer; shapes may differ by axes of length 1."""
+        built = self._ready()
+        shapes = [blob.shape for blob in layer.blobs]
+        given = [value.shape for value in values]
+        values += [np.zeros(shape) for shape in shapes[max(1, len(values)) :]]
+        lengths = [[n for n in shape if n != 1] for shape in shapes]
+        if lengths != [[n for n in value.shape if n != 1] for value in values]:
+            message = f"parameters of layer {layer.name!r} are {shapes}, got {given}"
+            raise error(message, code=ErrorCode.SHAPE_MISMATCH, layer=layer.name, got=given)
+        target = built.layer(number)
+        for blob, value in zip(target.blobs, values, strict=True):
+            blob.mutable_cpu_data()[...] = value.reshape(blob.shape)
+        if target.name in built.untrained:
+            built.untrained.remove(target.name)
 
     @also_named(layerName="layer")
     @failing_as("getParam")

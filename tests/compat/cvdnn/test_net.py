@@ -277,6 +277,25 @@ def test_parameters_are_read_and_replaced():
         net.setParam("y", 1, np.zeros(3))
 
 
+@pytest.mark.parametrize("weights", [WEIGHTS, b""])
+def test_parameters_of_a_layer_are_assigned(weights):
+    net = cvdnn.readNetFromCaffe(CONVOLUTION.encode(), weights)
+    net.setInput(np.ones((1, 1, 4, 4), np.float32))
+    layer = net.getLayer(net.getLayerId("y"))
+
+    with expect_error(cvdnn.error, ErrorCode.SHAPE_MISMATCH, place="blobs", layer="y"):
+        layer.blobs = [np.ones((2, 1, 3, 4))]
+    with expect_error(cvdnn.error, ErrorCode.SHAPE_MISMATCH, place="blobs", layer="y"):
+        layer.blobs = []
+    layer.blobs = [np.full((2, 3, 3), 0.5), np.array([[3, 4]])]
+    with_bias = net.forward()
+    layer.blobs = [np.ones((2, 1, 3, 3), np.float32)]  # as OpenCV, without a bias
+
+    assert with_bias[0, :, 0, 0].tolist() == [7.5, 8.5]
+    assert net.forward()[0, :, 0, 0].tolist() == [9, 9]
+    assert [blob.shape for blob in layer.blobs] == [(2, 1, 3, 3), (2,)]
+
+
 def test_figures_are_counted_as_opencv_counts():
     net = cvdnn.readNetFromCaffe(CONVOLUTION.encode(), WEIGHTS)
 
