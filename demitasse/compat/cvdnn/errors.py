@@ -1,9 +1,13 @@
-"""``cv2.error``: the exception of this package, and the conversion of other errors."""
+"""Decorators of OpenCV's functions; ``cv2.error``, to which they convert other errors."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from demitasse.errors import DemitasseError, ErrorCode
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class error(DemitasseError):
@@ -35,3 +39,16 @@ def failing_as(func: str) -> Iterator[None]:
         raise
     except DemitasseError as fault:
         raise error(str(fault), func, code=fault.code, **fault.details) from fault
+
+
+def also_named(**names: str) -> Callable[[F], F]:
+    """Accept the names of another overload: ``also_named(layerName="layer")``; a decorator."""
+
+    def decorated(function: F) -> F:
+        @wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            return function(*args, **{names.get(name, name): given[name] for name in given})
+
+        return cast("F", call)
+
+    return decorated

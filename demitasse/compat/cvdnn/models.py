@@ -10,10 +10,9 @@ from typing import Self
 import numpy as np
 
 from demitasse.compat.cvdnn import images
-from demitasse.compat.cvdnn.arguments import also_named
 from demitasse.compat.cvdnn.boxes import array_or_empty
 from demitasse.compat.cvdnn.constants import DNN_PMODE_CROP_CENTER, DNN_PMODE_NULL
-from demitasse.compat.cvdnn.errors import error, failing_as
+from demitasse.compat.cvdnn.errors import also_named, error, failing_as
 from demitasse.compat.cvdnn.images import ScalarLike, as_scalar
 from demitasse.compat.cvdnn.net import Net, readNet
 from demitasse.errors import ErrorCode

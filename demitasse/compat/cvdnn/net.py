@@ -16,9 +16,8 @@ from typing import overload
 
 import numpy as np
 
-from demitasse.compat.cvdnn.arguments import also_named
 from demitasse.compat.cvdnn.boxes import padded_detections
-from demitasse.compat.cvdnn.errors import error, failing_as
+from demitasse.compat.cvdnn.errors import also_named, error, failing_as
 from demitasse.compat.cvdnn.flops import layer_flops
 from demitasse.compat.cvdnn.images import ScalarLike, as_scalar
 from demitasse.compat.cvdnn.importer import INPUTS, BuiltNet, ImportedNet, LayerId, Shape, Weights
