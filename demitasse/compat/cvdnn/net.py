@@ -453,12 +453,13 @@ WEIGHTS, TEXTS = (".caffemodel", ".h5"), (".prototxt",)
 
 @also_named(bufferProto="prototxt", bufferModel="caffeModel")
 @failing_as("readNetFromCaffe")
-def readNetFromCaffe(prototxt: Source, caffeModel: Source = "") -> Net:
+def readNetFromCaffe(prototxt: Source, caffeModel: Source | None = "") -> Net:
     """Read a net and its weights.
 
     Args:
         prototxt: Path of the prototxt, or its contents: bytes, a bytearray or an array of uint8.
-        caffeModel: Path of the weights, or their contents; empty for a net without parameters.
+        caffeModel: Path of the weights, or their contents; empty or None for a net without
+            parameters.
 
     Raises:
         error: A file cannot be read, or the weights do not fit the net.
@@ -471,7 +472,9 @@ def readNetFromCaffe(prototxt: Source, caffeModel: Source = "") -> Net:
         text = _contents(prototxt, "prototxt").decode("utf-8", "surrogateescape")
     message = parse_text(text, NetParameter, source)
     weights: Weights | None = None
-    if isinstance(caffeModel, (str, os.PathLike)):
+    if caffeModel is None:
+        weights = None
+    elif isinstance(caffeModel, (str, os.PathLike)):
         weights = Path(caffeModel) if os.fspath(caffeModel) else None
         if weights is not None and not is_file(weights):
             missing = f"{weights}: No such file or directory"

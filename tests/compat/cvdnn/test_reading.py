@@ -69,7 +69,11 @@ def test_a_net_with_parameters_does_not_run_without_weights(files):
 
 
 def test_a_net_without_parameters_needs_no_weights():
-    assert cvdnn.readNetFromCaffe(IN_PLACE.encode()).getLayerId("relu") == 2
+    for net in (
+        cvdnn.readNetFromCaffe(IN_PLACE.encode()),
+        cvdnn.readNetFromCaffe(IN_PLACE.encode(), None),
+    ):
+        assert net.getLayerId("relu") == 2
 
 
 @pytest.mark.parametrize(
