@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.recording import Recording
@@ -23,6 +24,8 @@ from demitasse.memory.transfers import Guard, current_guard
 from demitasse.plan.layout import LayoutAssignment
 from demitasse.plan.planned_layer import CACHED_SHAPES, Group, LayerBinding, PlannedLayer
 from demitasse.plan.replay import Segment, Segments, group_within
+
+POOLS = ops.Pool, ops.SpatialPyramidPool
 
 LONGEST = 40  # largest number of layers that may run as one; backends take fewer
 
@@ -194,6 +197,8 @@ class Plan:
         """Run layers ``start`` down to ``end``, both included, those that take part."""
         if self._restored == self._changes.number:
             self.reshape()
+        for border in (end, start + 1) if end <= start else ():
+            self._separate(border)
         if self.observer is not None:
             self.observer.before_pass()
         if self.completed is not None or self.replay_blocker():
@@ -275,6 +280,38 @@ class Plan:
             if self.completed is not None:
                 self.completed(layers.start)
             index = layers.start - 1
+
+    def _separate(self, border: int) -> None:
+        """Compute layers that ran as one anew, one by one, if ``border`` begins between them.
+
+        All layers that write their memory run again. Averages stay as they are. Nothing is done
+        where the values cannot be computed again; the gradient then raises NetError.
+        """
+        before, *behind = self.entries[max(border - 1, 0) : border + 1]
+        group = before.executed_group
+        head = next((one for one in self.entries if one.group is group), None)
+        if group is None or head is None or self.elidable:
+            return
+        if not behind or behind[0].executed_group is not group:
+            return
+        memory = head.binding.top[0].data_memory
+        again = [
+            one for one in self.entries if any(b.data_memory is memory for b in one.binding.top)
+        ]
+        read = again[0].binding.bottom
+        if not read or any(blob.data_memory is memory for blob in read):
+            return  # the caller's values, which are overwritten
+        layers = [one.layer for one in again]
+        if any(one.op is None and not one.is_alias for one in layers):
+            return  # a layer that may do more than compute
+        if any(one.random_in_test or isinstance(one.op, POOLS) for one in layers):
+            return  # a layer that would draw other numbers
+        states = [(blob, blob.read().copy()) for one in layers for blob in one.state_blobs()]
+        for entry in again:
+            with _naming(entry, "forward"):
+                entry.forward()
+        for blob, value in states:
+            blob.write(value)
 
     def _check_whole_group(self, layers: range, end: int, group: Group) -> None:
         """Raise NetError for the gradient of a part of the layers that ran forward as one."""
