@@ -28,18 +28,18 @@ class ArgMax(Layer):
         p = self.param.argmax_param
         self.values, self.k = p.out_max_val, positive(p.top_k, "argmax_param.top_k")
         self.axis = bottom[0].canonical_axis(p.axis) if p.HasField("axis") else None
-        choice = bottom[0].count_from(1) if self.axis is None else bottom[0].shape[self.axis]
-        if self.k > choice:
-            expected = f"at most the {choice} values of bottom {bottom[0].name!r} {bottom[0].shape}"
-            raise out_of_range("argmax_param.top_k", self.k, expected)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        shape = bottom[0].shape
-        if self.axis is None:
+        shape, axis = bottom[0].shape, self.axis
+        choice = bottom[0].count_from(1) if axis is None else shape[bottom[0].canonical_axis(axis)]
+        if self.k > choice:
+            expected = f"at most the {choice} values of bottom {bottom[0].name!r} {shape}"
+            raise out_of_range("argmax_param.top_k", self.k, expected)
+        if axis is None:
             ones = (1,) * max(0, len(shape) - 3)
             top[0].reshape((shape[0], 1 + self.values, self.k, *ones))
         else:
-            top[0].reshape((*shape[: self.axis], self.k, *shape[self.axis + 1 :]))
+            top[0].reshape((*shape[:axis], self.k, *shape[axis + 1 :]))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x, axis = self.xp, bottom[0].read(), self.axis

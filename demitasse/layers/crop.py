@@ -24,13 +24,6 @@ class Crop(Layer):
     tops = Exactly(1)
     graph_capturable = True
 
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        p = self.param.crop_param
-        cropped = bottom[0].num_axes - bottom[0].canonical_axis(p.axis)
-        if len(p.offset) > 1 and len(p.offset) != cropped:
-            expected = f"1, or {cropped}, the number of axes from {p.axis} on"
-            raise wrong_count("crop_param.offset", len(p.offset), expected)
-
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.crop_param
         source, wanted = bottom[0].shape, bottom[1].shape
@@ -38,6 +31,9 @@ class Crop(Layer):
         cropped = len(source) - axis
         if len(wanted) < len(source):
             raise wrong_shapes("Crop", "a second bottom with the axes of the first", *bottom)
+        if len(p.offset) > 1 and len(p.offset) != cropped:
+            expected = f"1, or {cropped}, the number of axes from {p.axis} on"
+            raise wrong_count("crop_param.offset", len(p.offset), expected)
         offsets = list(p.offset) if len(p.offset) > 1 else list(p.offset or [0]) * cropped
         index = [slice(None)] * axis
         for i, offset in enumerate(offsets, start=axis):

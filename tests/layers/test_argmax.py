@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 
+from demitasse import Net
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 from demitasse.testing import make_layer
 
@@ -86,6 +87,26 @@ def test_has_no_gradient():
 def test_refuses_to_choose_more_than_there_are(fields):
     with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="argmax_param.top_k"):
         layer(fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "shape", "error", "mentions"),
+    [
+        ("top_k: 61", (2, 3, 4, 4), ConfigError, ["argmax_param.top_k", "48"]),
+        ("top_k: 3 axis: 1", (2, 2, 4, 5), ConfigError, ["argmax_param.top_k", "2"]),
+        ("axis: 3", (2, 3, 4), ShapeError, ["axis 3"]),
+    ],
+)
+def test_refuses_a_later_bottom_that_is_too_small(fields, shape, error, mentions):
+    text = f"""
+layer {{ name: "x" type: "Input" top: "x"
+  input_param {{ shape {{ dim: 2 dim: 3 dim: 5 dim: 5 }} }} }}
+layer {{ name: "best" type: "ArgMax" bottom: "x" top: "best" argmax_param {{ {fields} }} }}"""
+    net = Net(text, "TEST", device="numpy")
+    net.blobs["x"].reshape(shape)
+
+    with expect_error(error, mentions=["layer 'best'", *mentions]):
+        net.forward()
 
 
 def test_refuses_to_choose_none():

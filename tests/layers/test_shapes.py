@@ -5,6 +5,7 @@ import pytest
 from expect_error import expect_error
 from gradients import expect_gradients
 
+from demitasse import Net
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 from demitasse.testing import check_gradients, make_layer
 
@@ -350,6 +351,20 @@ def test_crop_keeps_the_size_of_the_second_bottom(fields, index, backend):
 def test_crop_refusals(fields, like, error, code, mentions):
     with expect_error(error, code, mentions=mentions):
         crop(fields, sized(2, 3, 4, 5), sized(*like))
+
+
+def test_crop_refuses_later_bottoms_with_more_axes_than_offsets(backend):
+    text = """
+layer { name: "x" type: "Input" top: "x" top: "like"
+  input_param { shape { dim: 2 dim: 3 dim: 5 dim: 5 } shape { dim: 2 dim: 3 dim: 4 dim: 4 } } }
+layer { name: "cut" type: "Crop" bottom: "x" bottom: "like" top: "y"
+  crop_param { offset: 1 offset: 0 } }"""
+    net = Net(text, "TEST", device=backend)
+    net.blobs["x"].reshape(2, 3, 5, 5, 5)
+    net.blobs["like"].reshape(2, 3, 4, 4, 4)
+
+    with expect_error(ConfigError, ErrorCode.COUNT_MISMATCH, mentions="crop_param.offset"):
+        net.forward()
 
 
 @pytest.mark.parametrize(("fields", "axis"), [("", 1), ("axis: 0", 0), ("axis: -1", 2)])
