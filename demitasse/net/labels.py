@@ -68,11 +68,13 @@ class LabelCheck:
         image = first // (labels.count // labels.shape[0]) if labels.shape else 0
         label = number(float(labels.cpu_data().reshape(-1)[first]))
         field = "accuracy_param" if isinstance(layer, Accuracy) else "loss_param"
+        advice = ["correct the labels", "give the layer before one output per class"]
+        if isinstance(layer, Accuracy) or _normalization(layer) is not None:
+            advice.append(f"set {field}.ignore_label")
         name = list(structure.blobs)[blob]
         message = (
             f"got label {label} for image {image} of the batch (blob {name!r}), expected a class "
-            f"of the scores, 0 to {classes - 1}; correct the labels, give the layer before one "
-            f"output per class, or set {field}.ignore_label"
+            f"of the scores, 0 to {classes - 1}; {', '.join(advice[:-1])}, or {advice[-1]}"
         )
         details: Any = {"blob": name, "image": image, "got": label, "expected": classes}
         record = self._record(blob, image)
@@ -99,5 +101,11 @@ def _ignored(layer: Layer) -> int | None:
     """Return the label that a layer ignores, or None."""
     if isinstance(layer, Accuracy):
         return layer.ignore_label
-    normalization = getattr(layer, "normalization", None)
-    return normalization.ignore_label if isinstance(normalization, Normalization) else None
+    normalization = _normalization(layer)
+    return None if normalization is None else normalization.ignore_label
+
+
+def _normalization(layer: Layer) -> Normalization | None:
+    """Return the normalization of a loss that may ignore a label, or None."""
+    found = getattr(layer, "normalization", None)
+    return found if isinstance(found, Normalization) else None

@@ -39,6 +39,7 @@ def test_a_label_that_is_no_class_is_named(kind, label, phase, backend):
         run(backend, kind, [0, 2, label, 1], phase=phase)
 
     error = caught.value
+    assert ("ignore_label" in str(error)) == (kind in IGNORES)
     assert error.code == ErrorCode.OUT_OF_RANGE
     assert error.place.startswith(f"layer 'end' ({kind})")
     assert error.details == {
