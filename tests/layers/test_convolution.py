@@ -60,6 +60,24 @@ def test_convolution_is_a_sum_over_channels_and_taps(stride, pad, dilation, grou
     np.testing.assert_allclose(y, want, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+@pytest.mark.parametrize(("kernel", "group"), [(1, 1), (3, 1), (3, 2)])
+def test_all_taps_without_dilation_see_one_element(kernel, group, phase, backend):
+    text = f"""
+layer {{ name: "x" type: "Input" top: "x"
+  input_param {{ shape {{ dim: 2 dim: 4 dim: 7 dim: 6 }} }} }}
+layer {{ name: "c" type: "Convolution" bottom: "x" top: "y" convolution_param {{ num_output: 8
+  kernel_size: {kernel} stride: 2 pad: 1 dilation: 0 group: {group} {GAUSSIAN} }} }}"""
+    net = Net(text, phase, device=backend)
+    x = net.blobs["x"].data[...] = RNG.standard_normal((2, 4, 7, 6))
+
+    net.forward()
+
+    weight, bias = (np.array(blob.data) for blob in net.params["c"])
+    want = correlate(x, weight, bias, 2, 1, 0, group)
+    np.testing.assert_allclose(net.blobs["y"].data, want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("fields", ["kernel_size: 3", "kernel_size: 3 stride: 2 pad: 1 group: 2"])
 def test_deconvolution_is_the_gradient_of_convolution(fields, backend):
     conv = layer(f"num_output: 4 {fields} bias_term: false", RNG.standard_normal((2, 6, 7, 7)))
