@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from demitasse.graph.splits import Top, producers
-from demitasse.io.proto import LayerParameter, NetParameter, PoolingParameter
+from demitasse.io.proto import LayerParameter, NetParameter, Phase, PoolingParameter
 
 EACH_PIXEL = frozenset(
     {
@@ -41,6 +41,14 @@ def move_strides(
         return net, list(range(len(net.layer)))  # copies that Split layers make, or none at all
     wanted = _wanted(net, read, kept)
     thin = _thinned(net, read, wanted)
+    whole = {
+        blob
+        for i, layer in enumerate(net.layer)
+        for j, blob in enumerate(layer.bottom)
+        if (i, 0) in thin and blob == layer.top[0] and read[i, j] not in thin
+    }
+    if whole:  # in place of all pixels
+        return move_strides(net, {*kept, *whole}, origins)
     if not thin:
         return net, list(range(len(net.layer)))
     moved, origin = NetParameter(), []
@@ -109,7 +117,7 @@ def _keeps_pixels(layer: LayerParameter) -> bool:
     """Return True if each pixel of the top is made of the same pixel of every bottom."""
     if layer.type == "Eltwise":
         return True
-    if len(layer.bottom) != 1:
+    if len(layer.bottom) != 1 or (layer.HasField("phase") and layer.phase == Phase.Value("TRAIN")):
         return False
     if layer.type == "BatchNorm":
         p = layer.batch_norm_param

@@ -145,3 +145,20 @@ def test_a_loss_is_of_all_pixels():
     text = INPUT + conv("a", "x", WIDE) + layer("ReLU", "p", "a", weight) + conv("b", "p", HALF)
 
     assert moved(text) == ({"a": 1, "b": 2}, [])
+
+
+def test_a_sum_in_place_of_all_pixels_stays_whole():
+    text = INPUT + layer("Pooling", "p", "x", "pooling_param { kernel_size: 1 }")
+    text += conv("a", "x", WIDE) + layer("Eltwise", "p", "p a") + conv("b", "p", HALF)
+
+    assert moved(text) == ({"a": 1, "b": 2}, [])
+    other = text.replace(layer("Eltwise", "p", "p a"), layer("Eltwise", "a", "a p"))
+    other = other.replace(conv("b", "p", HALF), conv("b", "a", HALF))
+    assert moved(other) == ({"a": 2, "b": 1}, ["p_Eltwise a_1_thinned"])
+
+
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+def test_statistics_of_a_layer_of_phase_train_are_of_all_pixels(phase):
+    text = INPUT + conv("a", "x", WIDE) + layer("BatchNorm", "n", "a", f"phase: {phase}")
+
+    assert moved(text + conv("b", "n", HALF))[0]["a"] == {"TRAIN": 1, "TEST": 2}[phase]

@@ -50,6 +50,24 @@ def test_the_outputs_are_the_same(size, backend):
         np.testing.assert_allclose(thin[name], values, rtol=1e-4, atol=1e-5)
 
 
+def test_a_sum_may_be_in_place(backend):
+    pool = """
+layer { name: "pool" type: "Pooling" bottom: "a" top: "p" pooling_param { kernel_size: 1 } }
+layer { name: "b" """
+    text = NET.replace('bottom: "a" bottom: "b" top: "sum"', 'bottom: "p" bottom: "b" top: "p"')
+    text = text.replace('\nlayer { name: "b"', pool).replace('"sum"', '"p"')
+    nets = [
+        Net(parse_text(text, NetParameter), "TEST", device=backend, seed=3, keep_blobs=kept)
+        for kept in ("outputs", None)
+    ]
+    x = np.random.default_rng(0).normal(size=(2, 4, 9, 8)).astype(np.float32)
+
+    thin, whole = (outputs(net, x) for net in nets)
+
+    for name, values in whole.items():
+        np.testing.assert_allclose(thin[name], values, rtol=1e-4, atol=1e-5)
+
+
 def test_nan_stays(backend):
     x = np.random.default_rng(0).normal(size=(2, 4, 9, 8)).astype(np.float32)
     x[0, 1, 4, 4] = np.nan
