@@ -207,6 +207,21 @@ def test_a_leveldb_with_a_log_is_not_added_to(tmp_path):
         open_db(path, "LEVELDB", "write")
 
 
+@pytest.mark.parametrize("mode", ["new", "write"])
+def test_a_full_disk_names_the_database_when_it_is_opened_for_writing(mode, tmp_path, monkeypatch):
+    path = tmp_path / "db"
+    if mode == "write":
+        open_db(path, "LEVELDB", "new").close()
+
+    def fsync(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fsync)
+    with pytest.raises(OSError, match="No space left") as caught:
+        open_db(path, "LEVELDB", mode)
+    assert caught.value.filename == str(path)
+
+
 def test_a_cursor_beyond_the_end_has_no_record(tmp_path):
     cursor = open_db(write(tmp_path / "some", {}), "LEVELDB").new_cursor()
 

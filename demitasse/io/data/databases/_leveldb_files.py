@@ -18,6 +18,7 @@ Source: LevelDB, ``doc/log_format.md``, ``doc/table_format.md``, ``db/version_ed
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from io import FileIO
@@ -374,13 +375,15 @@ class LevelDbFiles:
         """Write a manifest of the present files, and let CURRENT name the new manifest."""
         name = f"MANIFEST-{self._manifest.next_file:06d}"
         self._manifest.next_file += 1
-        log = _Log((self._folder / name).open("xb"))
-        header = varint(1) + _length_prefixed(ORDER)
-        log.add(header + _edit(self._manifest, self._manifest.tables.items()))
-        write_bytes(self._folder / "CURRENT", f"{name}\n".encode())
-        for old in self._folder.glob("MANIFEST-*"):
-            if old.name != name:
-                old.unlink()
+        with ExitStack() as stack:
+            log = _Log(stack.enter_context((self._folder / name).open("xb")))
+            header = varint(1) + _length_prefixed(ORDER)
+            log.add(header + _edit(self._manifest, self._manifest.tables.items()))
+            write_bytes(self._folder / "CURRENT", f"{name}\n".encode())
+            for old in self._folder.glob("MANIFEST-*"):
+                if old.name != name:
+                    old.unlink()
+            stack.pop_all()  # the file stays open
         return log
 
 

@@ -7,7 +7,8 @@ Source: Caffe, ``src/caffe/util/db_leveldb.cpp``; the format is LevelDB's.
 """
 
 import heapq
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
@@ -35,13 +36,15 @@ class LevelDbDatabase:
                 message = "exists already; remove it first or write elsewhere"
                 raise DataError(message, str(path), code=ErrorCode.EXISTS)
             path.mkdir(parents=True)
-            self._writer = files.LevelDbFiles(path)
+            with _named(path):
+                self._writer = files.LevelDbFiles(path)
         self._load()
         if mode == "write":
             if self._logged:
                 message = "has records in a log; open it once with LevelDB before appending"
                 raise DataError(message, str(path), code=ErrorCode.UNSUPPORTED)
-            self._writer = files.LevelDbFiles(path, self._manifest)
+            with _named(path):
+                self._writer = files.LevelDbFiles(path, self._manifest)
 
     def new_cursor(self) -> "LevelDbCursor":
         if self._writer is not None:
@@ -62,7 +65,8 @@ class LevelDbDatabase:
     def close(self) -> None:
         """Close the database; cursors open their own files."""
         if self._writer is not None:
-            self._writer.close()
+            with _named(self.path):  # what a failed write has left is written once more
+                self._writer.close()
 
     def _load(self) -> None:
         """Read the manifest and the logs."""
@@ -175,12 +179,19 @@ class LevelDbTransaction:
     def commit(self) -> None:
         if not self._pending:
             return
-        try:
+        with _named(self._path):
             self._writer.add(self._pending)
-        except OSError as error:
-            error.filename = error.filename or str(self._path)  # failed writes name no file
-            raise
         self._pending.clear()
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the database in errors of the system; a failed write names no file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 open_database = LevelDbDatabase
