@@ -20,6 +20,7 @@ import click
 
 from demitasse.cli.errors import check_memory_limits, handle_errors, print_stderr
 from demitasse.cli.gflags import RenamedOption, current_flags, expand_switches, normalize_name
+from demitasse.core.text import nearest
 
 GLOG_LEVELS = ("info", "warning", "error", "critical")
 """Levels in glog's order, as ``--minloglevel`` numbers them."""
@@ -57,6 +58,19 @@ class LazyGroup(click.Group):
         module = import_module(f"demitasse.cli.commands.{self.modules[cmd_name]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; an error about an unknown command suggests the nearest name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = nearest(args[0], tuple(self.modules))
+            if not near:
+                raise
+            message = f"{error.message} Did you mean {near[0]!r}?"
+            raise click.UsageError(message, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, each with its whole first sentence."""

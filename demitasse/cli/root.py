@@ -12,7 +12,6 @@ from demitasse.cli.command import LazyGroup
 from demitasse.cli.commands import MODULES, SECTIONS
 from demitasse.cli.gflags import double_dashes, normalize_name
 from demitasse.core.paths import reason_of
-from demitasse.core.text import nearest
 
 COMMANDS = tuple(name for commands in SECTIONS.values() for name in commands)
 """Commands that ``--help`` lists, in its order."""
@@ -39,19 +38,6 @@ class Root(LazyGroup):
         except KeyboardInterrupt:
             with errors.handle_errors():
                 raise
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; an error about an unknown command suggests the nearest name."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            near = nearest(args[0], tuple(MODULES))
-            if not near:
-                raise
-            message = f"{error.message} Did you mean {near[0]!r}?"
-            raise click.UsageError(message, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section."""
@@ -89,7 +75,8 @@ def run(args: Sequence[str] | None) -> NoReturn:
     """Run the command line and exit with its code, even if no stream can be written."""
     errors.note_arguments(sys.argv[1:] if args is None else args)
     try:
-        code: Any = cli.main(args, standalone_mode=False)
+        name = None if args is None else "demitasse"  # for usage; by default as it was started
+        code: Any = cli.main(args, name, standalone_mode=False)
     except click.ClickException as error:
         error.message = errors.printable(error.message)  # type: ignore[misc]  # as printed
         try:

@@ -63,6 +63,18 @@ def test_the_command_of_caffe_may_come_after_flags(given, meant):
     assert command_first(given.split()) == meant.split()
 
 
+def test_a_misspelt_tool_is_answered_with_the_right_one(run):
+    assert "No such command 'trian'. Did you mean 'train'?" in run("caffe trian").output
+
+
+@pytest.mark.parametrize(("name", "meant"), [("caffe", "caffe"), ("draw_net", "caffe draw_net")])
+def test_the_usage_of_a_tool_can_be_typed(name, meant):
+    found = call(sys.executable, "-m", f"demitasse.tools.{name}", "--nope")
+
+    assert f"Usage: demitasse {meant} [OPTIONS]" in found.stderr
+    assert f"Try 'demitasse {meant} --help' for help." in found.stderr
+
+
 @needs("a POSIX shell")
 def test_executables_stand_where_caffe_builds_them(tmp_path, run):
     assert run("caffe-shims", str(tmp_path / "build" / "tools")).exit_code == 0
