@@ -4,11 +4,12 @@ Source: Caffe, ``tools/extra/parse_log.py``, ``extract_seconds.py`` and
 ``plot_training_log.py.example``.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 from demitasse.core.paths import read_failure, read_text
@@ -23,7 +24,7 @@ START = "Solving"
 
 NUMBER = r"([-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf))"
 ITERATION = re.compile(r"Iteration (\d+)")
-OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (\S+) = {NUMBER}")
+OUTPUT = re.compile(rf"(Train|Test) net output #(\d+): (\S+) = {NUMBER}")
 RATE = re.compile(rf"lr = {NUMBER}")
 LOSS = re.compile(rf", loss = {NUMBER}")
 
@@ -51,13 +52,14 @@ def read_log(path: Path) -> TrainingLog:
     """Read a log.
 
     As in Caffe's parser, a row has the learning rate logged last before the row; the first row has
-    the rate of the second.
+    the rate of the second. So have rows before the first rate, as those of several test nets. Of an
+    output with several values, the last one counts.
     """
     found = TrainingLog()
     names: set[str] = set()
     tables = {"Train": found.train, "Test": found.test}
     iteration: float | None = None
-    rate = float("nan")
+    rate, last = float("nan"), ""
     for seconds, line in _timed(path):
         begin = ITERATION.search(line)
         if begin:
@@ -71,17 +73,22 @@ def read_log(path: Path) -> TrainingLog:
             rate = float(match[1])
             found.rates.append({**place, "LearningRate": rate})
         if match := OUTPUT.search(line):
-            names.add(match[2])
+            phase, number, name, value = match.groups()
+            names.add(name)
             if len(names) > MOST_OUTPUTS:
                 message = f"the log has more than {MOST_OUTPUTS} different outputs of nets"
                 raise DataError(message, str(path), code=ErrorCode.LIMIT, limit=MOST_OUTPUTS)
-            table = tables[match[1]]
-            if not table or table[-1]["NumIters"] != iteration or match[2] in table[-1]:
+            table = tables[phase]
+            row = table[-1] if table else {}
+            if row.get("NumIters") != iteration or (
+                name in row and (number == "0" or name != last)
+            ):
                 table.append({**place, "LearningRate": rate})
-            table[-1][match[2]] = float(match[3])
+            table[-1][name], last = float(value), name
     for table in tables.values():
-        if len(table) > 1:
-            table[0]["LearningRate"] = table[1]["LearningRate"]
+        for row, following in reversed(list(pairwise(table))):
+            if row is table[0] or math.isnan(row["LearningRate"]):
+                row["LearningRate"] = following["LearningRate"]
     return found
 
 

@@ -56,6 +56,30 @@ def test_outputs_become_tables(run):
     ]
 
 
+def test_an_output_with_several_values_has_one_row_with_the_last(run):
+    """As in Caffe's parser, e.g. for the accuracies of all classes."""
+    head = "I1231 23:59:58.700000  1 solver.cpp:4]     Test net output"
+    loss = "Test net output #1: loss"
+    each = f"Test net output #1: each = 0.5\n{head} #2: each = 0.75\n{head} #3: loss"
+    Path("run.log").write_text(LOG.replace(loss, each))
+    run("parse_log run.log .")
+
+    assert table("run.log.test") == [
+        ["NumIters", "Seconds", "LearningRate", "accuracy", "each", "loss"],
+        ["0.0", "0.2", "0.005", "0.1", "0.75", "2.5"],
+        ["200.0", "2.6", "0.005", "0.9", "0.75", "0.25"],
+    ]
+
+
+def test_every_test_net_has_a_row_and_a_rate(run):
+    again = LOG.splitlines(keepends=True)
+    Path("run.log").write_text("".join(again[:5] + again[2:]))
+    run("parse_log run.log .")
+
+    rows = [row[2:] for row in table("run.log.test")[1:]]
+    assert rows == [["0.005", "0.1", "2.5"], ["0.005", "0.1", "2.5"], ["0.005", "0.9", "0.25"]]
+
+
 def test_another_delimiter(run):
     assert run("parse_log run.log . --delimiter=;").exit_code == 0
 
