@@ -19,7 +19,13 @@ from typing import Any, ClassVar
 import click
 
 from demitasse.cli.errors import check_memory_limits, handle_errors, print_stderr
-from demitasse.cli.gflags import RenamedOption, current_flags, expand_switches, normalize_name
+from demitasse.cli.gflags import (
+    RenamedOption,
+    current_flags,
+    drop_unused,
+    expand_switches,
+    normalize_name,
+)
 from demitasse.core.text import nearest
 
 GLOG_LEVELS = ("info", "warning", "error", "critical")
@@ -96,6 +102,9 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Accept switches as gflags does, and old names of flags."""
         args, ctx.meta[OLD_FLAGS] = current_flags(self.params, args)
+        if ctx.info_name in CAFFE:
+            args, unused = drop_unused(args, self.params)
+            ctx.meta[OLD_FLAGS] += unused
         ctx.meta[ARGUMENTS] = args
         return super().parse_args(ctx, expand_switches(args, _switches(self)))
 

@@ -4,7 +4,7 @@ Source: Caffe, ``tools/caffe.cpp``, whose flags are gflags' and glog's.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,16 @@ from demitasse.core.paths import regular_file
 ONE_DASH = re.compile(r"-[A-Za-z][\w-]+(=.*)?", re.DOTALL)
 
 GLOG = re.compile(
-    r"--?((no)?(alsologtostderr|logtostderr|colorlogtostderr|logbuflevel|logbufsecs)"
-    r"|stderrthreshold|v)(=\w*)?"
+    r"--?((no)?(alsologtostderr|logtostderr|colorlogtostderr)"
+    r"|(?P<number>logbuflevel|logbufsecs|stderrthreshold|v))(?P<value>=.*)?"
 )
 """Flags that set where glog writes; logs here always go to standard error."""
+
+CAFFE_FLAGS = frozenset({
+    "gpu", "iterations", "level", "model", "phase", "sighup_effect", "sigint_effect", "snapshot",
+    "solver", "stage", "weights",
+})  # fmt: skip
+"""Flags of Caffe's program ``caffe``."""
 
 FLAG_FILE = re.compile(r"--?flagfile(?:=(.*))?")
 LARGEST_FILE = 1 << 20
@@ -31,7 +37,17 @@ def double_dashes(args: Sequence[str]) -> list[str]:
     """Give long flags two dashes, drop glog's flags, and insert the flags of ``--flagfile``."""
     args, rest = _split(args)
     dashed = (f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in _from_files(args, set()))
-    return [arg for arg in dashed if not GLOG.fullmatch(arg)] + rest
+    return [*_without_glog(dashed), *rest]
+
+
+def _without_glog(args: Iterable[str]) -> Iterator[str]:
+    """Yield arguments without glog's flags and their numbers."""
+    number_follows = False
+    for arg in args:
+        found = GLOG.fullmatch(arg)
+        if found is None and not (number_follows and re.fullmatch(r"-?\d+", arg)):
+            yield arg
+        number_follows = bool(found and found["number"] and not found["value"])
 
 
 def _split(args: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -60,6 +76,29 @@ def _from_files(args: Sequence[str], met: set[Path]) -> Iterator[str]:
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.strip().startswith("-"):  # other lines are comments, or for other programs
                 yield from _from_files([line.strip()], met)
+
+
+def drop_unused(
+    args: Sequence[str], params: Sequence[click.Parameter]
+) -> tuple[list[str], list[str]]:
+    """Drop flags of other commands of ``caffe``, which takes all flags with each; return warnings.
+
+    The values of the flags are dropped, too.
+    """
+    args, rest = _split(args)
+    unused = CAFFE_FLAGS.difference(flag[2:] for one in params for flag in one.opts)
+    out: list[str] = []
+    warnings: list[str] = []
+    words = iter(args)
+    for arg in words:
+        flag, equals, _ = arg.partition("=")
+        if flag.startswith("--") and normalize_name(flag[2:]) in unused:
+            warnings.append(f"{flag} has no effect on this command")
+            if not equals:
+                next(words, None)
+        else:
+            out.append(arg)
+    return out + rest, warnings
 
 
 def expand_switches(args: Sequence[str], switches: Collection[str]) -> list[str]:

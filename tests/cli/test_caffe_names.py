@@ -63,6 +63,17 @@ def test_the_command_of_caffe_may_come_after_flags(given, meant):
     assert command_first(given.split()) == meant.split()
 
 
+def test_commands_of_caffe_take_the_flags_of_each_other(trained, run):
+    flags = "-weights run_iter_20.caffemodel -iterations=1"
+
+    done = run(f"caffe {flags} -solver=s time -model net.prototxt")
+    assert done.exit_code == 0
+    assert "--weights has no effect on this command" in done.stderr
+    assert "--solver has no effect on this command" in done.stderr
+    assert run(f"test {flags} -model net.prototxt -sigint-effect stop -phase TEST").exit_code == 0
+    assert run("summary net.prototxt -iterations 1").exit_code == 2
+
+
 def test_a_misspelt_tool_is_answered_with_the_right_one(run):
     assert "No such command 'trian'. Did you mean 'train'?" in run("caffe trian").output
 

@@ -80,6 +80,8 @@ def test_python_m_is_the_same(start):
         ("-solver a -gpu=0 --weights=b", "--solver a --gpu=0 --weights=b"),
         ("-iterations -5 -h", "--iterations -5 -h"),
         ("-logtostderr=1 --noalsologtostderr -v=2 train", "train"),
+        ("-v 2 --logbuflevel -1 -logbufsecs=-1 time 5", "time 5"),
+        ("-stderrthreshold -solver a 5", "--solver a 5"),
         ("-a_b=c=d -- -solver x", "--a_b=c=d -- -solver x"),
     ],
 )
