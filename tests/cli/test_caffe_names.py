@@ -74,6 +74,11 @@ def test_commands_of_caffe_take_the_flags_of_each_other(trained, run):
     assert run("summary net.prototxt -iterations 1").exit_code == 2
 
 
+def test_caffe_has_its_version_in_its_words(run):
+    """Programs that call ``caffe`` read it, e.g. DIGITS."""
+    assert run("caffe -version").stdout.startswith("caffe version 1.0.0 (demitasse ")
+
+
 def test_a_misspelt_tool_is_answered_with_the_right_one(run):
     assert "No such command 'trian'. Did you mean 'train'?" in run("caffe trian").output
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from demitasse import __version__
 from demitasse.cli.command import Command, LazyGroup
 from demitasse.cli.commands import CAFFE_TOOLS
 from demitasse.cli.errors import FAILED, echo, print_stderr
@@ -58,6 +59,7 @@ class CaffeTools(LazyGroup):
 
 
 @click.group(cls=CaffeTools)
+@click.version_option("1.0.0", message=f"caffe version %(version)s (demitasse {__version__})")
 def caffe_command() -> None:
     """Run a tool of Caffe under its old name."""
 
