@@ -196,10 +196,12 @@ def check_memory_limits() -> None:
 
 
 def _as_flags(message: str) -> str:
-    """Replace names of Python arguments, as ``keep_blobs=``, by the command's flags."""
+    """Replace names of Python arguments, as ``keep_blobs=``, by those of the command."""
     context = click.get_current_context(silent=True)
     for param in context.command.params if context is not None else ():
         name, flag = param.name or "", param.opts[0]
+        if isinstance(param, click.Argument):
+            flag = param.human_readable_name
         message = re.sub(rf"(?<![\w-]){name}= ", f"{flag} ", message)
         message = re.sub(rf"(?<![\w-]){name}='(\w+)'", rf"{flag} \1", message)
         for found in re.finditer(rf"(?<![\w-]){name}=\[([^\]]*)\]", message):

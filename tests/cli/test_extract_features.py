@@ -52,4 +52,4 @@ def test_a_blob_that_is_not_there(trained, run):
     result = run("extract_features run_iter_20.caffemodel net.prototxt none db 1 lmdb")
 
     assert result.exit_code == 3
-    assert "none" in result.stderr
+    assert "got BLOB[,BLOB] none, expected names of blobs; the net has data" in result.stderr

@@ -261,7 +261,7 @@ def compute_image_mean_command(
 @click.command(cls=Command)
 @click.argument("weights", type=FILE)
 @click.argument("model", metavar="NET", type=FILE)
-@click.argument("blobs", metavar="BLOB[,BLOB]")
+@click.argument("keep_blobs", metavar="BLOB[,BLOB]")
 @click.argument("databases", metavar="DB_NAME[,DB_NAME]")
 @click.argument("batches", type=click.IntRange(min=1))
 @click.argument("backend", metavar="DB_TYPE", type=options.BACKEND)
@@ -271,7 +271,7 @@ def compute_image_mean_command(
 @overwrite_option
 @json_option
 def extract_features_command(
-    weights: Path, model: Path, blobs: str, databases: str, batches: int, backend: str,
+    weights: Path, model: Path, keep_blobs: str, databases: str, batches: int, backend: str,
     mode: str | None, gpu: str, device: str | None, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write blobs of a net as databases of features.
@@ -280,7 +280,7 @@ def extract_features_command(
     to the database at its position, a record for each item, with keys 0000000000, ...; DB_TYPE is
     lmdb or leveldb.
     """
-    names = options.split_names(blobs)
+    names = options.split_names(keep_blobs)
     paths = [Path(path) for path in options.split_names(databases)]
     if len(names) != len(paths):
         fail(f"got {len(names)} blobs and {len(paths)} databases; give a database for each blob")
