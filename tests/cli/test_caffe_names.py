@@ -74,6 +74,13 @@ def test_commands_of_caffe_take_the_flags_of_each_other(trained, run):
     assert run("summary net.prototxt -iterations 1").exit_code == 2
 
 
+def test_flags_without_a_command_of_caffe_are_told_the_commands(run):
+    result = run("caffe -solver=a -gpu 0")
+
+    assert result.exit_code == 2
+    assert "got --solver without a command; give train, test, time or device_query" in result.stderr
+
+
 def test_caffe_has_its_version_in_its_words(run):
     """Programs that call ``caffe`` read it, e.g. DIGITS."""
     assert run("caffe -version").stdout.startswith("caffe version 1.0.0 (demitasse ")

@@ -13,6 +13,7 @@ from demitasse import __version__
 from demitasse.cli.command import Command, LazyGroup
 from demitasse.cli.commands import CAFFE_TOOLS
 from demitasse.cli.errors import FAILED, echo, print_stderr
+from demitasse.cli.gflags import CAFFE_FLAGS, normalize_name
 from demitasse.cli.options import FOLDER
 from demitasse.core.atomic import write_bytes
 from demitasse.core.paths import real_path
@@ -51,7 +52,12 @@ class CaffeTools(LazyGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the command before its flags."""
-        return super().parse_args(ctx, command_first(args))
+        args = command_first(args)
+        flag = args[0].partition("=")[0] if args else ""
+        if normalize_name(flag.removeprefix("--")) in CAFFE_FLAGS and flag.startswith("--"):
+            message = f"got {flag} without a command; give {', '.join(BREW[:-1])} or {BREW[-1]}"
+            raise click.UsageError(message, ctx)
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a tool; a removed tool names the command in its place."""
