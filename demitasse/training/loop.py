@@ -95,6 +95,7 @@ class TrainingLoop:
         self.rollback_end = nothing
         if iterations > 0 and (run.param.snapshot or run.monitor.keeps_best):
             self._checkpointer.lock_prefix()
+        run.report.set_window(run.param.average_loss)
         run.report.start(run.net, solver.iter)
         try:
             while solver.iter < last and self._step():

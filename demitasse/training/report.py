@@ -96,6 +96,10 @@ class TrainReport:
         self._since, self._first = perf_counter(), iteration
         self._waited = _seconds_waited(net) or 0.0
 
+    def set_window(self, window: int) -> None:
+        """Average the displayed loss over another number of iterations."""
+        self.losses = deque(self.losses, maxlen=window)
+
     def set_losses(self, losses: Iterable[float]) -> None:
         """Replace the losses in the window, oldest first."""
         self.losses.clear()

@@ -97,6 +97,19 @@ def test_the_displayed_loss_is_the_mean_of_the_last_ones(fields, monkeypatch):
     assert seen == [1.0, 1.5, 3.0, 6.0]
 
 
+def test_the_window_of_the_displayed_loss_may_change(fields, monkeypatch):
+    solver = Solver(fields())
+    losses = iter([1.0, 2.0, 6.0, 10.0])
+    monkeypatch.setattr(solver.net, "forward_backward", lambda: next(losses))
+    seen = []
+
+    for window in (1, 2, 3, 1):
+        solver.param.average_loss = window
+        seen.append(solver.step(1))
+
+    assert seen == [1.0, 1.5, 3.0, 10.0]
+
+
 @pytest.mark.parametrize(
     ("losses", "mean"),
     [([1e308] * 3, math.inf), ([math.inf, -math.inf], math.nan), ([math.nan, 1.0], math.nan)],
