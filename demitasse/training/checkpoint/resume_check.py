@@ -11,7 +11,7 @@ from pathlib import Path
 from demitasse.core.axes import shape_string
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, DataError, ErrorCode, SnapshotError
-from demitasse.io.proto import LayerParameter, RunFacts
+from demitasse.io.proto import LayerParameter, RunFacts, SolverParameter
 from demitasse.training.checkpoint.state_file import State
 from demitasse.training.context import TrainingContext
 from demitasse.version import __version__
@@ -29,7 +29,7 @@ SOLVER_FIELDS = (
     "base_lr", "clip_gradients", "delta", "gamma", "iter_size", "lr_policy", "min_lr", "momentum",
     "momentum2", "plateau_metric", "plateau_winsize", "power", "rampup_interval", "rampup_lr",
     "regularization_type", "rms_decay", "stageiter", "stagelr", "stepsize", "stepvalue",
-    "warmup_iter", "warmup_start_lr", "weight_decay",
+    "trust_coefficient", "warmup_iter", "warmup_start_lr", "weight_decay",
 )  # fmt: skip
 """Fields that updates depend on, with any policy."""
 
@@ -56,10 +56,7 @@ def run_fingerprint(run: TrainingContext) -> RunFingerprint:
                     net=name, layer=layer.name, path=str(source.path),
                     records=source.records, digest=source.digest,
                 )  # fmt: skip
-    fields = list(SOLVER_FIELDS)
-    if run.param.lr_policy == "poly":  # the rate falls to 0 there
-        fields.append("max_iter")
-    for field in fields:
+    for field in (*SOLVER_FIELDS, *_policy_fields(run.param)):
         fingerprint.solver.add(key=field, value=_text(getattr(run.param, field)))
     for layer in train.layers:
         if layer.type != "Split":  # inserted by the net, and named after other layers
@@ -75,6 +72,15 @@ def run_fingerprint(run: TrainingContext) -> RunFingerprint:
     for key, value in environment.items():
         fingerprint.machine.add(key=key, value=value)
     return fingerprint
+
+
+def _policy_fields(param: SolverParameter) -> tuple[str, ...]:
+    """Return further fields that the learning rate of the policy depends on."""
+    if param.lr_policy in {"poly", "cosine"}:
+        return ("max_iter",)
+    if param.lr_policy != "plateau":
+        return ()
+    return ("test_interval", "test_iter") if param.plateau_metric else ("average_loss",)
 
 
 def file_digest(path: Path) -> bytes:

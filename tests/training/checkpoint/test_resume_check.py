@@ -12,6 +12,10 @@ from demitasse.io.proto import SolverState, read_binary, write_binary
 
 FORMATS = ["binary", "hdf5"]
 HDF5 = "snapshot_format: HDF5"
+METRIC = (
+    'lr_policy: "plateau" gamma: 0.5 plateau_winsize: 2 plateau_metric: "loss" '
+    "test_iter: 1 test_interval: 4"
+)
 
 
 def made(fields, folder, text="", device="numpy", **values):
@@ -31,7 +35,7 @@ def refused(*differences, mentions=()):
 
 
 def changes_told(lines):
-    return [line for line in lines if line.startswith("The run that goes on from")]
+    return [line for line in lines if line.startswith("The run that resumes from")]
 
 
 def small_net(fields):
@@ -136,6 +140,24 @@ def test_what_changes_numbers_is_warned_of_or_refused(fields, tmp_path, lines, v
     solver.restore(state)
 
     assert all(name in lines()[-1] for name in mentions[:-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ('lr_policy: "poly"', {"max_iter": 9}),
+        ('lr_policy: "cosine"', {"max_iter": 9}),
+        ('lr_policy: "plateau" gamma: 0.5 plateau_winsize: 2', {"average_loss": 9}),
+        (METRIC, {"test_interval": 9}),
+        ('lr_policy: "fixed" type: "LARS"', {"trust_coefficient": 9.0}),
+    ],
+)
+def test_fields_of_one_policy_or_type_are_warned_of_or_refused(fields, tmp_path, text, changed):
+    _, state = saved(fields, tmp_path, text, drop="lr_policy")
+    solver = made(fields, tmp_path, text, drop="lr_policy", **changed)
+
+    with refused(*changed):
+        solver.restore(state, exact=True)
 
 
 def test_another_batch_is_warned_of(fields, tmp_path, lines):
