@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+import numpy as np
+
 from demitasse.core.axes import shape_string
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, DataError, ErrorCode, SnapshotError
@@ -23,6 +25,7 @@ RunFingerprint = RunFacts
 
 Fact = RunFacts.Fact
 
+FLOAT = re.compile(r"-?\d+\.\d+(e-?\d+)?")
 CHUNK = 1 << 20  # bytes of a file that are read at a time
 
 SOLVER_FIELDS = (
@@ -253,7 +256,14 @@ def _changed_values(was: Iterable[Fact], now: Iterable[Fact]) -> Iterator[Differ
     before = _table(was)
     for key, value in _table(now).items():
         if before.get(key, value) != value:
-            yield Difference(key, f"{key} was {before[key]}, is {value}")
+            old, new = _shown(before[key]), _shown(value)
+            yield Difference(key, f"{key} was {old or 'none'}, is {new or 'none'}")
+
+
+def _shown(value: str) -> str:
+    """Return floats as they were written, without the digits that float32 adds."""
+    items = [str(np.float32(x)) if FLOAT.fullmatch(x) else x for x in value.split(", ")]
+    return ", ".join(items)
 
 
 def _table(facts: Iterable[Fact]) -> dict[str, str]:

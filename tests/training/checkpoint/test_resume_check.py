@@ -160,6 +160,16 @@ def test_fields_of_one_policy_or_type_are_warned_of_or_refused(fields, tmp_path,
         solver.restore(state, exact=True)
 
 
+def test_numbers_are_told_as_they_were_written(fields, tmp_path, lines):
+    _, state = saved(fields, tmp_path)
+    stages = 'lr_policy: "multifixed" stagelr: [0.1, 0.01] stageiter: [1, 2] weight_decay: 1e-4'
+
+    made(fields, tmp_path, stages, drop="lr_policy").restore(state)
+
+    assert "stagelr was none, is 0.1, 0.01" in lines()[-1]
+    assert "weight_decay was 0.01, is 1e-04" in lines()[-1]
+
+
 def test_another_batch_is_warned_of(fields, tmp_path, lines):
     _, state = saved(fields, tmp_path)
     solver = made(fields, tmp_path, net=small_net(fields).replace("dim: 4", "dim: 3"))
