@@ -126,3 +126,42 @@ def test_pooling_over_three_axes_is_that_of_onnxruntime(operator, options, with_
     net.forward()
 
     np.testing.assert_allclose(net.blobs["y"].cpu_data(), want, rtol=1e-5, atol=1e-6)
+
+
+def save_node(tmp_path, operator, shape, constants, **options):
+    """Write a model of one node that reads ``x`` and constants (None for an input left out)."""
+    from onnx import TensorProto, helper
+
+    info = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]  # fmt: skip
+    arrays = [onnx.numpy_helper.from_array(np.asarray(array), name)
+              for name, array in constants.items() if array is not None]  # fmt: skip
+    node = helper.make_node(operator, ["x", *constants], ["y"], **options)
+    graph = helper.make_graph([node], "one", info[:1], info[1:], arrays)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, str(tmp_path / "net.onnx"))
+    return tmp_path / "net.onnx"
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape", "options"),
+    [
+        ("InstanceNormalization", (1, 4, 5, 6), {}),
+        ("InstanceNormalization", (1, 4, 6), {}),
+        ("GroupNormalization", (1, 4, 5, 6), {"num_groups": 2}),
+        ("LayerNormalization", (1, 5, 4), {}),
+        ("LayerNormalization", (1, 4), {}),
+        ("LayerNormalization", (1, 3, 2, 2), {"axis": 1}),
+    ],
+)
+def test_items_of_a_larger_batch_are_normalized_on_their_own(operator, shape, options, tmp_path):
+    rng, axis = np.random.default_rng(0), options.get("axis", -1)
+    size = shape[axis:] if operator == "LayerNormalization" else shape[1:2]
+    weights = {name: rng.random(size, np.float32) for name in "ab"}
+    file = save_node(tmp_path, operator, ["N", *shape[1:]], weights, **options)
+    x = rng.normal(size=(3, *shape[1:])).astype(np.float32)
+
+    net = import_onnx(file).net
+    alone = [np.array(net(item[None])) for item in x]
+
+    np.testing.assert_allclose(net(x), np.concatenate(alone), rtol=1e-5, atol=1e-6)

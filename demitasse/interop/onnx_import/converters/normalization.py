@@ -38,20 +38,24 @@ def _scale(net: NetBuilder, x: str, scale: np.ndarray, shift: np.ndarray) -> str
 
 
 def _normalized(node: Node, net: NetBuilder, count: int) -> str:
-    """Add the normalization of each of ``count`` equal parts of a node's input."""
-    shape = node.x.shape
-    rows = net.reshape(net.blob(node.x), (1, count, math.prod(shape) // count))
-    empty = np.zeros(count, np.float32)
-    fields = {"eps": node.attributes.get("epsilon", 1e-5), "use_global_stats": False}
-    unit = net.add(
-        "BatchNorm", [rows], net.shapes[rows], weights=[empty, empty, np.zeros(1, np.float32)],
-        batch_norm_param=fields,
-    )  # fmt: skip
+    """Add the normalization of each of ``count`` equal parts of a node's input, in any batch.
+
+    MVN alone would add epsilon to the standard deviation; ONNX adds it to the variance.
+    """
+    shape, epsilon = node.x.shape, node.attributes.get("epsilon", 1e-5)
+    items, size = math.gcd(count, shape[0]), math.prod(shape) // count
+    rows = net.reshape(net.blob(node.x), (items, count // items, size, 1))  # MVN has four axes
+    full = net.shapes[rows]
+    centred = net.add("MVN", [rows], full, mvn_param={"normalize_variance": False})
+    square = {"operation": "SUMSQ", "axis": 2, "coeff": 1 / size}
+    variance = net.add("Reduction", [centred], full[:2], reduction_param=square)
+    inverse = net.power(variance, power=-0.5, shift=epsilon)
+    unit = net.add("Scale", [centred, inverse], full, scale_param={"axis": 0})
     return net.reshape(unit, shape)
 
 
 def _group_normalization(node: Node, net: NetBuilder) -> Result:
-    """Add BatchNorm for each group of channels (each channel without groups), and Scale."""
+    """Normalize each group of channels (each channel without groups), and add Scale."""
     scale, shift = node.array(1, "scale"), node.array(2, "shift")
     if scale.size != node.x.shape[1]:
         refuse("its scale is not per channel")
@@ -62,7 +66,7 @@ def _group_normalization(node: Node, net: NetBuilder) -> Result:
 
 
 def _layer_normalization(node: Node, net: NetBuilder) -> Result:
-    """Add BatchNorm for each row, and its scale and shift."""
+    """Normalize each row, and add its scale and shift."""
     node.refuse_outputs(1, 2)
     shape = node.x.shape
     unit = _normalized(node, net, math.prod(shape[: node.axis(-1)]))
