@@ -165,3 +165,12 @@ def test_items_of_a_larger_batch_are_normalized_on_their_own(operator, shape, op
     alone = [np.array(net(item[None])) for item in x]
 
     np.testing.assert_allclose(net(x), np.concatenate(alone), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("operator", "wanted"), [("Sub", [-3, 1]), ("Div", [-0.5, 1.5])])
+def test_a_constant_without_axes_is_an_operand(operator, wanted, tmp_path):
+    file = save_node(tmp_path, operator, [1, 2], {"a": np.float32(2)})
+
+    net = import_onnx(file).net
+
+    assert net(np.array([[-1, 3]], np.float32)).tolist() == [wanted]

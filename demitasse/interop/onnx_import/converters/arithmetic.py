@@ -114,8 +114,8 @@ def add(net: NetBuilder, x: str, other: Operand, shape: Shape, kind: str = "Bias
     The layer is a Power for a constant number, an Eltwise for equal shapes, or of type ``kind``.
     """
     field, fields = f"{kind.lower()}_param", dict[str, Any]()
-    if isinstance(other, np.ndarray):
-        x = net.expand(x, shape)
+    if not isinstance(other, str):
+        x, other = net.expand(x, shape), np.asarray(other)  # numpy's results may be scalars
         if other.size == 1:
             number = {"shift" if kind == "Bias" else "scale": float(other.reshape(()))}
             return net.power(x, **number)
