@@ -174,3 +174,15 @@ def test_a_constant_without_axes_is_an_operand(operator, wanted, tmp_path):
     net = import_onnx(file).net
 
     assert net(np.array([[-1, 3]], np.float32)).tolist() == [wanted]
+
+
+def test_scales_of_some_axes_are_not_those_of_the_rounded_sizes(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    constants = {"": None, "a": np.array([2, 1.5], np.float32)}
+    file = save_node(tmp_path, "Resize", [1, 2, 5, 7], constants, mode="linear", axes=[-2, 3])
+    x = np.random.default_rng(0).normal(size=(1, 2, 5, 7)).astype(np.float32)
+    [want] = onnxruntime.InferenceSession(file).run(None, {"x": x})
+
+    net = import_onnx(file).net
+
+    np.testing.assert_allclose(net(x), want, rtol=1e-5, atol=1e-6)

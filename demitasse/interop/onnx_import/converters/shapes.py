@@ -231,9 +231,12 @@ def _scales(node: Node) -> list[float]:
         position = 1 if node.op == "Upsample" or node.opset < 11 else 2
         found = node.optional_input(position)
         given = None if found is None else node.array(position, "scales")
-    if given is None or len(given) == 0 or "axes" in node.attributes:
+    if given is None or len(given) == 0:
         return sizes
-    return [float(scale) for scale in given]
+    scales = [1.0] * len(sizes)
+    for axis, scale in zip(node.attributes.get("axes", range(len(sizes))), given, strict=True):
+        scales[axis] = float(scale)
+    return scales
 
 
 def _positions(size: int, out: int, scale: float, how: str) -> np.ndarray:
