@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -295,11 +295,12 @@ class Model:
         return Tensor(name, shape, self._dtype(tensor.elem_type))
 
     def _needed(self, nodes: list[Node]) -> list[Node]:
-        """Return the nodes that the outputs need."""
+        """Return the nodes that the outputs need, with None for each output that nothing reads."""
         wanted, found = set(self.outputs), []
         for node in reversed(nodes):
-            if any(one is not None and one.name in wanted for one in node.outputs):
-                found.append(node)
+            used = [one and (one if one.name in wanted else None) for one in node.outputs]
+            if any(used):
+                found.append(replace(node, outputs=used))
                 wanted.update(one.name for one in node.inputs if one is not None)
         return found[::-1]
 

@@ -128,15 +128,15 @@ def test_pooling_over_three_axes_is_that_of_onnxruntime(operator, options, with_
     np.testing.assert_allclose(net.blobs["y"].cpu_data(), want, rtol=1e-5, atol=1e-6)
 
 
-def save_node(tmp_path, operator, shape, constants, **options):
-    """Write a model of one node that reads ``x`` and constants (None for an input left out)."""
+def save_node(tmp_path, operator, shape, constants, outputs=("y",), **options):
+    """Write a model of one node with inputs ``x`` and constants, None for one left out."""
     from onnx import TensorProto, helper
 
     info = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
             helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]  # fmt: skip
     arrays = [onnx.numpy_helper.from_array(np.asarray(array), name)
               for name, array in constants.items() if array is not None]  # fmt: skip
-    node = helper.make_node(operator, ["x", *constants], ["y"], **options)
+    node = helper.make_node(operator, ["x", *constants], outputs, **options)
     graph = helper.make_graph([node], "one", info[:1], info[1:], arrays)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     onnx.save(model, str(tmp_path / "net.onnx"))
@@ -185,4 +185,31 @@ def test_scales_of_some_axes_are_not_those_of_the_rounded_sizes(tmp_path):
 
     net = import_onnx(file).net
 
+    np.testing.assert_allclose(net(x), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("operator", "outputs", "constants", "options"),
+    [
+        ("Split", ["unused", "y"], {}, {"axis": 2, "num_outputs": 2}),
+        ("Split", ["y", "unused"], {}, {"axis": 2, "num_outputs": 2}),
+        ("LSTM", ["y", "hidden", "cells"], {"w": (1, 8, 4), "r": (1, 8, 2)}, {"hidden_size": 2}),
+        ("LSTM", ["all", "hidden", "y"], {"w": (1, 8, 4), "r": (1, 8, 2)}, {"hidden_size": 2}),
+        ("Dropout", ["y", "mask"], {}, {}),
+        ("MaxPool", ["y", "places"], {}, {"kernel_shape": [2]}),
+    ],
+)
+def test_what_a_node_computes_for_nothing_is_no_output(
+    operator, outputs, constants, options, tmp_path
+):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.random(shape, np.float32) for name, shape in constants.items()}
+    file = save_node(tmp_path, operator, [3, 2, 4], arrays, outputs, **options)
+    x = rng.random((3, 2, 4), np.float32)
+    [want] = onnxruntime.InferenceSession(file).run(None, {"x": x})
+
+    net = import_onnx(file).net
+
+    assert net.outputs == ["y"]
     np.testing.assert_allclose(net(x), want, rtol=1e-5, atol=1e-6)
