@@ -255,7 +255,9 @@ class App:
     ) -> Response:
         model, images = queue.model, None
         try:
-            if model.reader.images and _is_image(body, json_length, headers):
+            if _is_image(body, json_length, headers):
+                if not model.reader.images:
+                    refuse(f"model {model.name!r} has no card and takes no image files, only JSON")
                 request, images = await self._codecs.call(model.reader.image, bytes(body))
             elif not _is_light(body, json_length):
                 request, images = await self._codecs.call(model.reader.read, body, json_length)

@@ -216,7 +216,10 @@ def test_a_file_that_is_no_image_is_refused(serving, body, headers):
 
 
 def test_a_file_for_a_model_that_takes_no_images_is_refused(serving):
-    assert serving().post("/v2/models/fixed/infer", png((1, 2, 3))).status == 400
+    reply = serving().post("/v2/models/fixed/infer", png((1, 2, 3)))
+
+    assert reply.status == 400
+    assert "model 'fixed' has no card and takes no image files" in reply.json()["error"]
 
 
 def test_the_page_runs_its_own_script_alone(serving):
