@@ -237,13 +237,16 @@ def test_bfloat16_is_what_pytorch_makes_of_it(torch, tmp_path):
     assert torch.equal(found, torch.from_numpy(whole).to(torch.bfloat16))
 
 
-def test_a_file_that_would_run_code_is_refused(torch, folder):
-    torch.save({"state_dict": Path}, "bad.pt")
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_file_that_would_run_code_is_refused(whole, torch, folder):
+    torch.save(torch.nn.Conv2d(1, 4, 3) if whole else {"state_dict": Path}, "bad.pt")
 
     result = run("weights import bad.pt net.prototxt back.caffemodel --yes")
 
     assert result.exit_code != 0
-    assert "state_dict" in result.stderr
+    assert "holds more than tensors" in result.stderr
+    assert "torch.save(net.state_dict(), ...)" in result.stderr
+    assert "weights_only" not in result.stderr
     assert not Path("back.caffemodel").exists()
 
 

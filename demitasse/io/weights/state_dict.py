@@ -6,6 +6,7 @@ double quotes, as in JSON.
 """
 
 import json
+import pickle
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -368,7 +369,13 @@ def _unpickled(path: Path) -> dict[str, np.ndarray]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # exceptions for damaged files have no common base
-        message = f"{path} cannot be read as a state_dict: {reason_of(error, path)}"
+        reason = reason_of(error, path)
+        if isinstance(error, pickle.UnpicklingError):  # PyTorch advises to run code of the file
+            reason = (
+                "it is damaged, or holds more than tensors, such as a whole module; save the "
+                "module's tensors with torch.save(net.state_dict(), ...)"
+            )
+        message = f"{path} cannot be read as a state_dict: {reason}"
         raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path)) from error
     for key in WRAPPED:
         if isinstance(found, dict) and isinstance(found.get(key), dict):
