@@ -248,8 +248,11 @@ class Model:
             }
             return None
         self.values |= {one.name: one for one in outputs if one is not None}
-        given = [self.values[one] if one else None for one in message.input]
+        given = [inputs.get(one) for one in message.input]
         attributes = {one.name: onnx.helper.get_attribute_value(one) for one in message.attribute}
+        if attributes.get("broadcast") and "axis" in attributes:
+            first, second = (inputs[one] for one in message.input[:2])
+            given[1] = _aligned(second, len(first.shape) - attributes["axis"])
         return Node(message.op_type, name, self.opset, given, outputs, attributes)
 
     def _fold(
@@ -327,6 +330,14 @@ def read_model(path: Path, shapes: Mapping[str, Shape], batch: int | None) -> Mo
     except Exception as error:  # of onnx or numpy, for damaged constants
         fault = f"cannot be read as ONNX: {error}"
         raise DataError(fault, str(path), code=ErrorCode.UNREADABLE) from error
+
+
+def _aligned(operand: Tensor, axes: int) -> Tensor:
+    """Return an operand of opset 6 or before, aligned with the first of the last ``axes`` axes."""
+    if operand.array is None:
+        refuse("its computed operand is aligned by 'axis'; convert the model to opset 7 or later")
+    array = operand.array.reshape(*operand.shape, *(1,) * (axes - len(operand.shape)))
+    return replace(operand, shape=array.shape, array=array)
 
 
 def _constant_tensor(name: str, array: np.ndarray) -> Tensor:

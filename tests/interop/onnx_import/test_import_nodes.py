@@ -128,7 +128,7 @@ def test_pooling_over_three_axes_is_that_of_onnxruntime(operator, options, with_
     np.testing.assert_allclose(net.blobs["y"].cpu_data(), want, rtol=1e-5, atol=1e-6)
 
 
-def save_node(tmp_path, operator, shape, constants, outputs=("y",), **options):
+def save_node(tmp_path, operator, shape, constants, outputs=("y",), opset=21, **options):
     """Write a model of one node with inputs ``x`` and constants, None for one left out."""
     from onnx import TensorProto, helper
 
@@ -138,7 +138,7 @@ def save_node(tmp_path, operator, shape, constants, outputs=("y",), **options):
               for name, array in constants.items() if array is not None]  # fmt: skip
     node = helper.make_node(operator, ["x", *constants], outputs, **options)
     graph = helper.make_graph([node], "one", info[:1], info[1:], arrays)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     onnx.save(model, str(tmp_path / "net.onnx"))
     return tmp_path / "net.onnx"
 
@@ -213,3 +213,34 @@ def test_what_a_node_computes_for_nothing_is_no_output(
 
     assert net.outputs == ["y"]
     np.testing.assert_allclose(net(x), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("operator", ["Add", "Sub", "Mul", "Div"])
+def test_operands_of_the_first_opsets_are_aligned_by_their_axis(operator, tmp_path):
+    each = np.array([1, 2, 4], np.float32)
+    options = {"opset": 6, "broadcast": 1, "axis": 1}
+    file = save_node(tmp_path, operator, [2, 3, 3, 3], {"a": each}, **options)
+    x = np.random.default_rng(0).normal(size=(2, 3, 3, 3)).astype(np.float32)
+    functions = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
+
+    net = import_onnx(file).net
+
+    want = functions[operator](x, each.reshape(3, 1, 1))
+    np.testing.assert_allclose(net(x), want, rtol=1e-6)
+
+
+def test_a_computed_operand_of_the_first_opsets_is_refused(tmp_path):
+    from onnx import TensorProto, helper
+
+    info = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 3, 3]),
+            helper.make_tensor_value_info("a", TensorProto.FLOAT, [3]),
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]  # fmt: skip
+    node = helper.make_node("Add", ["x", "a"], ["y"], "plus", broadcast=1, axis=1)
+    graph = helper.make_graph([node], "one", info[:2], info[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=10)
+    onnx.save(model, str(tmp_path / "net.onnx"))
+
+    with pytest.raises(
+        DemitasseError, match=r"node 'plus' \(Add\): its computed operand is aligned"
+    ):
+        import_onnx(tmp_path / "net.onnx")
