@@ -212,6 +212,9 @@ def _build(model: Model) -> NetBuilder:
         blob = builder.blob(result)
         if blob != name:
             builder.assign(builder.power(blob), result)
+        if any(name in layer.bottom for layer in builder.message.layer):
+            reason = "layers read it; name it as an output, or read the blob"
+            builder.notes.append(f"output {name!r} is no output of the net, as {reason}")
     return builder
 
 

@@ -244,3 +244,19 @@ def test_a_computed_operand_of_the_first_opsets_is_refused(tmp_path):
         DemitasseError, match=r"node 'plus' \(Add\): its computed operand is aligned"
     ):
         import_onnx(tmp_path / "net.onnx")
+
+
+def test_a_note_names_an_output_that_layers_read(tmp_path):
+    from onnx import TensorProto, helper
+
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in "xyz"]
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Sigmoid", ["y"], ["z"])]
+    graph = helper.make_graph(nodes, "two", info[:1], info[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    onnx.save(model, str(tmp_path / "net.onnx"))
+
+    done = import_onnx(tmp_path / "net.onnx")
+
+    assert done.net.outputs == ["z"]
+    [note] = done.notes
+    assert note.startswith("output 'y' is no output of the net, as layers read it")
