@@ -109,7 +109,7 @@ def _dropout(node: Node, net: NetBuilder) -> Result:
 def _cast(node: Node, net: NetBuilder) -> Result:
     """Record an alias if the conversion changes no value."""
     have, want = node.x.dtype, node.y.dtype
-    wide = want in {"int32", "int64"} or np.can_cast(have, want)
+    wide = want in {"float32", "int32", "int64"} or np.can_cast(have, want)
     if not (wide if node.x.is_integer else not node.y.is_integer) or (
         have != want and want in {"bfloat16", "bool"}
     ):
