@@ -6,6 +6,7 @@ from expect_error import expect_error
 from exporting import expect_same, net
 
 from demitasse.errors import ConfigError, ErrorCode, NetError
+from demitasse.interop import export_onnx
 from demitasse.interop.onnx_export.converters import ANY_SIZE, CONVERTERS
 
 pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
@@ -95,3 +96,15 @@ def test_what_onnx_would_divide_otherwise_is_refused(fields, tmp_path):
 
 def test_types_for_any_size_are_types_that_are_written():
     assert set(CONVERTERS) >= ANY_SIZE
+
+
+@pytest.mark.parametrize("fields", ["axis: 0 top_k: 2", "axis: 3 top_k: 2", "top_k: 2"])
+def test_indices_of_largest_values_are_those_of_the_size_at_hand(fields, tmp_path):
+    layer = 'layer { name: "best" type: "ArgMax" bottom: "data" top: "best" argmax_param { %s } }'
+    made = net(layer % fields, {"data": (2, 3, 20, 17)})
+    export_onnx(made, None, tmp_path / "net.onnx", any_size=True)
+    x = np.random.default_rng(0).standard_normal((5, 3, 52, 49), np.float32)
+
+    [found] = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"data": x})
+
+    np.testing.assert_array_equal(found, made(x))

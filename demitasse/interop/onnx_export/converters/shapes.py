@@ -1,6 +1,5 @@
 """Converters of layers that reshape, move or select values."""
 
-import math
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -72,12 +71,10 @@ def _reorg(node: LayerNode, graph: GraphBuilder) -> Result:
 def _argmax(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add ArgMax or TopK; among equal values, Caffe selects the last."""
     layer, [x], [y] = node.layer_as(ArgMax), node.bottoms, node.tops
-    axis, count = layer.axis, x.shape[layer.axis or 0]
+    axis = 1 if layer.axis is None else layer.axis
     rows: Array | Value = x
-    if axis is None:
-        axis, count = 1, math.prod(x.shape[1:])
-        if len(x.shape) != 2:
-            rows = graph.add("Flatten", x, axis=1)
+    if layer.axis is None and len(x.shape) != 2:
+        rows = graph.add("Flatten", x, axis=1)
     if layer.k == 1:
         indices = graph.add("ArgMax", rows, axis=axis, keepdims=1, select_last_index=1)
         values = graph.reduce("ReduceMax", rows, [axis]) if layer.values else indices
@@ -86,7 +83,8 @@ def _argmax(node: LayerNode, graph: GraphBuilder) -> Result:
         values, indices = graph.add_several(
             "TopK", backwards, [layer.k], names=["values", "indices"], axis=axis
         )
-        indices = graph.add("Sub", [count - 1], indices)
+        count = graph.add("Gather", graph.add("Shape", rows), [axis])
+        indices = graph.add("Sub", graph.add("Sub", count, [1]), indices)
     if layer.axis is None:
         best = graph.to_float(indices)
         if layer.values:
