@@ -7,6 +7,7 @@ from typing import Self, TypeVar
 from demitasse.core.config import settings
 from demitasse.core.extras import lacks_extra
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
+from demitasse.io.data.redaction import quoted
 
 Candidate = TypeVar("Candidate")
 Item = TypeVar("Item")
@@ -41,6 +42,14 @@ def located(error: DemitasseError, source: str, key: str | None = None) -> DataE
     """Return an error as a DataError of a file or database, and of a record in it."""
     found = DataError(error.message, source, key, code=error.code)
     found.details = error.details
+    return found
+
+
+def located_entry(error: DemitasseError, source: str, key: str) -> DataError:
+    """Return an error as a DataError of an entry of a list, with the path of the data file."""
+    found, file = located(error, source, key), getattr(error, "source", None)
+    if file is not None and file not in {source, key} and quoted(file, 0) == file:
+        found.message = f"{file}: {found.message}"
     return found
 
 

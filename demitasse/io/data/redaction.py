@@ -7,8 +7,7 @@ errors quote only entries that look like, or are, names of data files.
 from pathlib import Path, PurePosixPath
 
 from demitasse.core.paths import code_of, read_failure, read_text, regular_file
-from demitasse.errors import DataError, DemitasseError, ErrorCode
-from demitasse.io.data.bad_records import located
+from demitasse.errors import DataError, ErrorCode
 
 ENDINGS = {
     ".bmp", ".dib", ".gif", ".h5", ".hdf", ".hdf5", ".jp2", ".jpe", ".jpeg", ".jpg", ".mat",
@@ -36,14 +35,6 @@ def quoted(name: str, number: int, path: Path | None = None) -> str:
     except (OSError, ValueError):  # an impossible file name
         there = False
     return name if there else f"number {number}"
-
-
-def located_entry(error: DemitasseError, source: str, key: str) -> DataError:
-    """Return an error as a DataError of an entry of a list, with the path of the data file."""
-    found, file = located(error, source, key), getattr(error, "source", None)
-    if file is not None and file not in {source, key} and quoted(file, 0) == file:
-        found.message = f"{file}: {found.message}"
-    return found
 
 
 def read_list_file(source: Path, what: str) -> str:

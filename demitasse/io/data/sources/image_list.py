@@ -19,9 +19,10 @@ import numpy as np
 
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode, ShapeError
+from demitasse.io.data.bad_records import located_entry
 from demitasse.io.data.images.codecs import Color, read_image
 from demitasse.io.data.images.resize import interpolate, resize_image
-from demitasse.io.data.redaction import located_entry, quoted, read_list_file
+from demitasse.io.data.redaction import quoted, read_list_file
 from demitasse.io.data.sources.sampler import EpochPermutation, ListSampler
 from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 from demitasse.io.data.transform.augment import Augmenter

@@ -23,9 +23,10 @@ import numpy as np
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.paths import code_of, read_bytes
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode, ShapeError
+from demitasse.io.data.bad_records import located_entry
 from demitasse.io.data.images.codecs import decode_image
 from demitasse.io.data.images.crop import WindowCrop, crop_window
-from demitasse.io.data.redaction import located_entry, read_list_file
+from demitasse.io.data.redaction import read_list_file
 from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 from demitasse.io.data.transform.mean import check_channel_values, read_mean
 from demitasse.io.data.transform.random import RecordRandom
