@@ -287,25 +287,22 @@ class Plan:
         All layers that write their memory run again. Averages stay as they are. Nothing is done
         where the values cannot be computed again; the gradient then raises NetError.
         """
-        before, *behind = self.entries[max(border - 1, 0) : border + 1]
-        group = before.executed_group
-        head = next((one for one in self.entries if one.group is group), None)
-        if group is None or head is None or self.elidable:
+        if self.elidable or not 0 < border < len(self.entries):
             return
-        if not behind or behind[0].executed_group is not group:
+        group = self.entries[border].executed_group
+        head = next((one for one in self.entries if one.group is group), None)
+        if head is None or group is None or self.entries[border - 1].executed_group is not group:
             return
         memory = head.binding.top[0].data_memory
         again = [
             one for one in self.entries if any(b.data_memory is memory for b in one.binding.top)
         ]
-        read = again[0].binding.bottom
-        if not read or any(blob.data_memory is memory for blob in read):
-            return  # the caller's values, which are overwritten
-        layers = [one.layer for one in again]
-        if any(one.op is None and not one.is_alias for one in layers):
-            return  # a layer that may do more than compute
-        if any(one.random_in_test or isinstance(one.op, POOLS) for one in layers):
-            return  # a layer that would draw other numbers
+        read, layers = again[0].binding.bottom, [one.layer for one in again]
+        overwritten = not read or any(blob.data_memory is memory for blob in read)
+        unknown = any(one.op is None and not one.is_alias for one in layers)  # of any effect
+        random = any(one.random_in_test or isinstance(one.op, POOLS) for one in layers)
+        if overwritten or unknown or random:
+            return
         states = [(blob, blob.read().copy()) for one in layers for blob in one.state_blobs()]
         for entry in again:
             with _naming(entry, "forward"):
