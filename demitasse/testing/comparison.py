@@ -422,6 +422,9 @@ def compare_training(
     *,
     prepare: Callable[[Net], None] | None = None,
     seed: int = 0,
+    dtype: str = "float32",
+    level: int = 0,
+    stages: Sequence[str] = (),
 ) -> list[TrainingStep]:
     """Train on several devices from the same parameters, and compare after each step.
 
@@ -434,18 +437,28 @@ def compare_training(
         steps: Number of steps.
         prepare: Function to call with each device's net before the first step, e.g. to fill inputs.
         seed: Seed of parameters, dropout and data.
+        dtype: Element type of the nets.
+        level: Level of a net's state; a solver message has its own.
+        stages: Stages of a net's state; a solver message has its own.
 
     Returns:
         For each step, one entry for each device except the reference.
+
+    Raises:
+        NetError: The net has no parameters.
     """
     from demitasse.training import Solver
 
     names = [str(device) for device in devices]
     with ExitStack() as stack:
         stack.enter_context(_exact_float32())
-        param = _solver(source)
-        solvers = [stack.enter_context(Solver(param, device=d, seed=seed)) for d in names]
+        param = _solver(source, level, stages)
+        options: dict[str, Any] = {"seed": seed, "dtype": dtype}
+        solvers = [stack.enter_context(Solver(param, device=d, **options)) for d in names]
         first = solvers[0].net
+        if not first.learnable_params:
+            message = "got a net without parameters, expected one to train; compare without steps"
+            raise NetError(message, code=ErrorCode.MISSING, field="steps")
         for solver in solvers:
             if prepare is not None:
                 prepare(solver.net)
@@ -463,13 +476,19 @@ def compare_training(
         return found
 
 
-def _solver(source: str | os.PathLike[str] | NetParameter | SolverParameter) -> SolverParameter:
+def _solver(
+    source: str | os.PathLike[str] | NetParameter | SolverParameter,
+    level: int,
+    stages: Sequence[str],
+) -> SolverParameter:
     """Return a solver message for a net; a given solver message as it is."""
     if isinstance(source, SolverParameter):
         return source
     param = SolverParameter(
         base_lr=0.01, lr_policy="fixed", momentum=0.9, snapshot_after_train=False, display=0
     )
+    param.train_state.level = level
+    param.train_state.stage.extend(stages)
     if isinstance(source, NetParameter):
         param.net_param.CopyFrom(source)
     else:

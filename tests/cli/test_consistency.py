@@ -240,3 +240,33 @@ def test_names_in_a_net_cannot_put_anything_into_a_page_or_a_report(tmp_path, ru
     assert "<script" not in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "\x1b" not in (tmp_path / "report.xml").read_text(encoding="utf-8")
     ElementTree.parse(tmp_path / "report.xml")
+
+
+STAGES = """
+layer { name: "x" type: "Input" top: "x" top: "t"
+  input_param { shape { dim: 2 dim: 3 } shape { dim: 2 dim: 3 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" include { stage: "big" }
+  inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "same" type: "Power" bottom: "x" top: "y" exclude { stage: "big" } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "t" top: "loss" }
+"""
+
+
+def test_the_net_of_the_stages_is_trained_in_the_dtype(project, run):
+    Path("stages.prototxt").write_text(STAGES)
+    command = "consistency stages.prototxt --devices numpy readonly --steps 2 --dtype float64"
+
+    result = run(f"{command} --stage big --json")
+
+    steps = json.loads(result.stdout)["training"]
+    assert [step["worst"]["layer"] for step in steps] == ["ip", "ip"]
+    assert all(step["worst"]["relative"] < 1e-14 for step in steps)
+
+
+def test_a_net_without_parameters_is_not_trained(project, run):
+    Path("stages.prototxt").write_text(STAGES)
+
+    result = run("consistency stages.prototxt --devices numpy readonly --steps 2")
+
+    assert result.exit_code == 3
+    assert "got a net without parameters" in result.stderr

@@ -170,7 +170,8 @@ def consistency_command(
 
         backward = phase == "TRAIN" and any(made.structure.blob_loss_weights)
         wrong = verify_steps(made, names, arrays, backward=backward) if each_step else []
-        trained = compare_training(net, names, steps, prepare=prepare, seed=seed) if steps else []
+        how: dict[str, Any] = {"prepare": prepare, "seed": seed, "dtype": made.dtype, **state}
+        trained = compare_training(net, names, steps, **how) if steps else []
         title = f"{made.name} ({net.name})" if made.name else net.name
         kind = made.dtype if made.storage == "float" else made.storage
         result = ComparisonReport(title, found, trained, kind, report.rtol, missing=wrong)
