@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -34,18 +33,38 @@ def results_table(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tupl
     energy = any(result.joules for result in results)
     head = CASE_COLUMNS + RESULT_COLUMNS + ENERGY_COLUMNS * energy
     head += PEER_COLUMNS * peers + READING_COLUMNS * reading
-    stems = Counter({result.case.net: result.case.net.stem for result in results}.values())
+    names = _net_names(results)
     rows = []
     for result in results:
-        net = result.case.net
-        name = net.stem if stems[net.stem] == 1 else f"{net.parent.name}/{net.stem}"
-        cells = [name, *_case_cells(result)]
+        cells = [names[result.case.net], *_case_cells(result)]
         per_joule = result.images_per_joule
         cells += [f"{per_joule:.3g}" if per_joule else "-"] if energy else []
         cells += [_against_peers(result, results)] if peers else []
         cells += [rate(value) if value else "-" for value in (result.read, result.reading)]
         rows.append(tuple(cells[: len(head)]))
     return head, rows
+
+
+def _net_names(results: Sequence[Result]) -> dict[Path, str]:
+    """Return the distinct name of each net: its stem, after parent folders where stems equal."""
+    nets = {one.case.net: one.case.net.absolute().with_suffix("").parts for one in results}
+    names = {}
+    for net, parts in nets.items():
+        ends = (
+            length
+            for length in range(1, len(parts))
+            if sum(other[-length:] == parts[-length:] for other in nets.values()) == 1
+        )
+        names[net] = "/".join(parts[-next(ends, 1) :])
+    return names
+
+
+def named(results: Sequence[Result]) -> list[tuple[str, Result]]:
+    """Return each result with the distinct name of its case."""
+    names = _net_names(results)
+    return [
+        (one.case.name.replace(one.case.net.stem, names[one.case.net], 1), one) for one in results
+    ]
 
 
 def _case_cells(result: Result) -> tuple[str, ...]:
@@ -122,7 +141,7 @@ def write_page(
             "Read is the speed of the data layers alone, in images per second; reading is the "
             "speed of the whole net with its data layers."
         )
-    failed = [(one.case.name, one.error) for one in results if one.error]
+    failed = [(name, one.error) for name, one in named(results) if one.error]
     if failed:
         page.table(("not measured", "reason"), failed)
     if slower is not None:
@@ -136,8 +155,10 @@ def write_page(
             page.table(columns, found, numbers=(1, 2, 3), bad=range(len(found)))
         else:
             page.text("No case is slower than the tolerance.")
-    for result in (one for one in results if one.layers):
-        with page.folded(f"Layers of {result.case.name}"):
+    for name, result in named(results):
+        if not result.layers:
+            continue
+        with page.folded(f"Layers of {name}"):
             page.table(("layer", "ms", "share"), slowest_layers(result, 25), numbers=(1, 2))
     page.write(path)
 
@@ -147,12 +168,13 @@ def rates_chart(results: Sequence[Result]) -> Chart:
     colors = list(dict.fromkeys((one.case.net, one.case.device) for one in results))
     styles = list(dict.fromkeys(one.case.phase for one in results))
     batches = sorted({one.case.batch for one in results})
+    names = _net_names(results)
     rates: dict[tuple[str, int, int], list[tuple[float, float]]] = {}
     for one in sorted(results, key=lambda one: one.case.batch):
         if one.error:
             continue
         case = one.case
-        name = f"{case.net.stem} {case.phase} {case.device}"
+        name = f"{names[case.net]} {case.phase} {case.device}"
         key = (name, colors.index((case.net, case.device)), styles.index(case.phase))
         rates.setdefault(key, []).append((batches.index(case.batch), one.images_per_second))
     curves = [Curve(name, points, color, style) for (name, color, style), points in rates.items()]
@@ -202,14 +224,14 @@ def write_results(
     found = {
         "machine_info": machine_info() | {"demitasse": dict(about or {})},
         "commit_info": get_commit_info(),
-        "benchmarks": [_entry(result) for result in results if not result.error],
+        "benchmarks": [_entry(result, name) for name, result in named(results) if not result.error],
         "datetime": datetime.now(UTC).isoformat(),
         "version": version,
     }
     write_bytes(path, json.dumps(found, indent=1, default=str).encode())
 
 
-def _entry(result: Result) -> dict[str, Any]:
+def _entry(result: Result, name: str) -> dict[str, Any]:
     from pytest_benchmark.stats import Stats
 
     stats = Stats()
@@ -218,7 +240,7 @@ def _entry(result: Result) -> dict[str, Any]:
     case = result.case
     return {
         "group": f"{case.net.stem} {case.phase}",
-        "name": case.name,
+        "name": name,
         "fullname": f"{case.net}::{case.name}",
         "params": {"device": case.device, "batch": case.batch, "phase": case.phase},
         "param": f"{case.device}-{case.batch}-{case.phase.lower()}",
@@ -258,8 +280,8 @@ def regressions(
 ) -> list[Regression]:
     """Return the cases whose relative slowdown from the saved medians is above ``tolerance``."""
     found = [
-        Regression(result.case.name, saved[result.case.name], statistics.median(result.seconds))
-        for result in results
-        if not result.error and result.case.name in saved
+        Regression(name, saved[name], statistics.median(result.seconds))
+        for name, result in named(results)
+        if not result.error and name in saved
     ]
     return [one for one in found if one.factor > 1 + tolerance]

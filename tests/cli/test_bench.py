@@ -157,6 +157,38 @@ def test_what_is_slower_than_a_saved_run_ends_with_1(project, run, times, code):
     assert said in Path("page.html").read_text(encoding="utf-8")
 
 
+def test_nets_of_equal_names_are_compared_each_with_itself(project, run):
+    nets = [Path(folder, "v1", "net.prototxt") for folder in ("a", "b")]
+    for path in nets:
+        path.parent.mkdir(parents=True)
+        path.write_text(Path("deploy.prototxt").read_text())
+    command = f"bench {nets[0]} {nets[1]} --devices numpy --batches 3 {QUICK}"
+    run(f"{command} --save a.json")
+    found = json.loads(Path("a.json").read_text())
+    for entry, times in zip(found["benchmarks"], (1e-6, 1e6), strict=True):
+        entry["stats"]["median"] *= times
+    Path("a.json").write_text(json.dumps(found))
+
+    result = run(f"{command} --baseline a.json --layers --html page.html")
+
+    assert result.exit_code == 1
+    assert re.findall("slower than in a.json: (.*) takes", result.stdout) == [
+        "a/v1/net[numpy-3-test]"
+    ]
+    assert "b/v1/net[numpy-3-test], slowest layers" in result.stdout
+    assert "Layers of b/v1/net[" in Path("page.html").read_text(encoding="utf-8")
+
+
+def test_a_case_that_a_saved_run_lacks_is_named(project, run):
+    command = f"bench deploy.prototxt --devices numpy {QUICK}"
+    run(f"{command} --batches 3 --save a.json")
+
+    result = run(f"{command} --batches 3,4 --baseline a.json --tolerance 1e9")
+
+    assert "deploy[numpy-4-test]: not in a.json, so not compared" in result.stderr
+    assert "deploy[numpy-3-test]: not in" not in result.stderr
+
+
 @pytest.mark.parametrize(
     "text",
     ["{", "[]", '{"benchmarks": [{"name": "a", "stats": {"median": 0}}]}', "[" * 100_000],

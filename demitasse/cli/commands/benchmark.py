@@ -167,6 +167,7 @@ def bench_command(
     from demitasse.benchmark.measure import machine
     from demitasse.benchmark.peers import installed_peers, peer_versions
     from demitasse.benchmark.results import (
+        named,
         notes,
         rates_chart,
         results_table,
@@ -194,11 +195,14 @@ def bench_command(
     show("\n" + ", ".join(f"{name} {value}" for name, value in about.items()))
     for note in notes(results):
         show(note)
-    for result in (one for one in results if one.layers):
-        echo(f"\n{result.case.name}, slowest layers:")
+    for name, result in ((name, one) for name, one in named(results) if one.layers):
+        echo(f"\n{name}, slowest layers:")
         echo(table(("layer", "ms", "share"), slowest_layers(result, 10)))
-    for result in (one for one in results if one.error):
-        print_stderr(f"{result.case.name}: {result.error}")
+    for name, result in named(results):
+        if result.error:
+            print_stderr(f"{name}: {result.error}")
+        elif saved is not None and name not in saved:
+            print_stderr(f"{name}: not in {baseline}, so not compared")
     slower = None if saved is None else regressions(results, saved, tolerance / 100)
     for one in slower or ():
         show(
