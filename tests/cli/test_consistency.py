@@ -20,13 +20,19 @@ def test_devices_that_agree(project, run):
     assert "strict:device1" in result.stdout
 
 
-def test_devices_without_bfloat16_are_compared_within_its_rounding(project, run):
-    """The first device has it, or says so."""
-    result = run("consistency deploy.prototxt --dtype bfloat16 --phase TEST --devices cpu numpy")
+@pytest.mark.parametrize("devices", ["cpu numpy", "numpy cpu"])
+@pytest.mark.parametrize(
+    ("dtype", "storage", "rtol"), [("bfloat16", "bfloat16", 0.08), ("float16", "half", 0.01)]
+)
+def test_devices_without_16_bits_are_compared_within_their_rounding(
+    project, run, devices, dtype, storage, rtol
+):
+    """One of the devices has the type, or the first says so."""
+    result = run(f"consistency deploy.prototxt --dtype {dtype} --phase TEST --devices {devices}")
 
-    there = "bfloat16" in Device("cpu").backend.storages
+    there = storage in Device("cpu").backend.storages
     assert result.exit_code == (0 if there else 3)
-    assert not there or "They agree within 0.08" in result.stdout
+    assert not there or f"They agree within {rtol}" in result.stdout
 
 
 @pytest.fixture

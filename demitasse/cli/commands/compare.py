@@ -148,7 +148,9 @@ def consistency_command(
     """
     from demitasse.cli.comparison import ComparisonReport
     from demitasse.cli.evaluation import load_weights_into, open_net
+    from demitasse.core.device import Device
     from demitasse.inference.cards.card_file import ONNX
+    from demitasse.net.build import NARROW_DTYPES
     from demitasse.testing.comparison import compare, compare_training, verify_steps
 
     names = options.split_names(devices)
@@ -157,7 +159,10 @@ def consistency_command(
     phase = "TEST" if net.suffix == ONNX else phase
     if steps and phase != "TRAIN":
         fail("--steps needs a prototxt, and --phase TRAIN")
-    with open_net(net, phase, device=names[0], seed=seed, dtype=dtype, **state) as made:
+    storage = NARROW_DTYPES.get(dtype, "float")
+    able = (name for name in names if storage in Device(name).backend.storages)
+    device = next(able, names[0])  # the other devices run copies in float32
+    with open_net(net, phase, device=device, seed=seed, dtype=dtype, **state) as made:
         load_weights_into(made, weights)
         arrays = _inputs(made, inputs, seed)
         found = compare(made, names, arrays)
