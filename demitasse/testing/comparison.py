@@ -174,8 +174,8 @@ def compare(
         net: The net.
         devices: At least two; the first is the reference.
         inputs: An array for each net input; None for the net's present inputs.
-        backward: Compare gradients, too; None for nets with a loss. Outputs that are no loss start
-            with the gradient in the net's own blobs.
+        backward: Compare gradients, too; None for nets with a loss that run backward. Outputs that
+            are no loss start with the gradient in the net's own blobs.
 
     Returns:
         Differences of every top in forward order, then of every bottom's gradient in backward
@@ -189,7 +189,8 @@ def compare(
         message = f"got devices {list(devices)}, expected two or more"
         raise NetError(message, code=ErrorCode.COUNT_MISMATCH, field="devices", got=len(devices))
     given = {name: net.blobs[name].cpu_data() for name in net.inputs} | dict(inputs or {})
-    wanted = any(net.structure.blob_loss_weights) if backward is None else backward
+    able = net.storage == "float" or net.phase == "TRAIN"  # others only run forward
+    wanted = able and any(net.structure.blob_loss_weights) if backward is None else backward
     first, *others = devices
     result = Comparison(str(first), [str(device) for device in others])
     floors: dict[str, float] = {}
@@ -202,6 +203,11 @@ def compare(
         ]
         differences += [one for same in zip(*columns, strict=True) for one in same]
     return result
+
+
+def precision(net: Net) -> str:
+    """Return what a net's tolerance depends on: its storage in 16 bits, or its element type."""
+    return net.dtype if net.storage == "float" else net.storage
 
 
 def _exact_float32() -> AbstractContextManager[None]:

@@ -93,7 +93,7 @@ def consistent(
         what: A net (``dm.Net``), a prototxt file, a message, or the prototxt of layers.
         devices: At least two; the first is the reference.
         rtol: Tolerance, relative to the largest value of each array; None for that of the net's
-            dtype. Layers that lose digits have a larger one: ``error_stats.TYPES``.
+            dtype or storage. Layers that lose digits have a larger one: ``error_stats.TYPES``.
         inputs: An array for each net input; None for noise.
         phase: Phase of a net made from a file, message or prototxt.
         seed: Seed of parameters, inputs and dropout.
@@ -102,13 +102,13 @@ def consistent(
         AssertionError: A difference exceeds the tolerance; describes the first one.
     """
     from demitasse.net import Net
-    from demitasse.testing.comparison import compare, random_inputs
+    from demitasse.testing.comparison import compare, precision, random_inputs
     from demitasse.testing.error_stats import tolerance
 
     made = what if isinstance(what, Net) else _net(what, phase, devices[0], seed)
     found = compare(made, devices, random_inputs(made, seed) if inputs is None else inputs)
     for one in found.all:
-        if not one.relative <= tolerance(made.dtype, one.type, rtol):
+        if not one.relative <= tolerance(precision(made), one.type, rtol):
             pytest.fail(f"devices disagree: {found.explain(one)}", pytrace=False)
     return found
 

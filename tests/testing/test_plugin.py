@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from demitasse.core.device import Device
 from demitasse.testing.error_stats import RTOL, TYPES
 
 NET = """
@@ -99,6 +100,20 @@ def test_a_net_is_held_against_the_first_device(project):
         "def test_net(assert_consistent):\n"
         "    found = assert_consistent('net.prototxt', ['numpy', 'cpu', 'readonly'])\n"
         "    assert found.devices == ['cpu', 'readonly']\n"
+    )
+
+    assert code == 0, said
+
+
+@pytest.mark.skipif("half" not in Device("cpu").backend.storages, reason="needs 16-bit storage")
+def test_a_net_of_16_bits_agrees_within_their_rounding(project):
+    code, said = project(
+        "import demitasse as dm\nimport numpy as np\n"
+        "def test_net(assert_consistent):\n"
+        "    net = dm.Net('net.prototxt', 'TEST', device='cpu', dtype='float16')\n"
+        "    between = {'data': np.full((2, 3), 1.0004)}  # half has 1 and 1.00098\n"
+        "    found = assert_consistent(net, ['numpy', 'cpu'], inputs=between)\n"
+        "    assert found.worst.relative > 1.5e-4\n"
     )
 
     assert code == 0, said

@@ -151,7 +151,7 @@ def consistency_command(
     from demitasse.core.device import Device
     from demitasse.inference.cards.card_file import ONNX
     from demitasse.net.build import NARROW_DTYPES
-    from demitasse.testing.comparison import compare, compare_training, verify_steps
+    from demitasse.testing.comparison import compare, compare_training, precision, verify_steps
 
     names = options.split_names(devices)
     if len(names) < 2:
@@ -178,8 +178,9 @@ def consistency_command(
         how: dict[str, Any] = {"prepare": prepare, "seed": seed, "dtype": made.dtype, **state}
         trained = compare_training(net, names, steps, **how) if steps else []
         title = f"{made.name} ({net.name})" if made.name else net.name
-        kind = made.dtype if made.storage == "float" else made.storage
-        result = ComparisonReport(title, found, trained, kind, report.rtol, missing=wrong)
+        result = ComparisonReport(
+            title, found, trained, precision(made), report.rtol, missing=wrong
+        )
     report.show(ctx, result)
 
 
@@ -216,6 +217,7 @@ def diff_command(
     from demitasse.io.weights.formats import read_weights
     from demitasse.net import Net
     from demitasse.testing.compare_models import compare_weights
+    from demitasse.testing.comparison import precision
 
     if other_weights and other.suffix != ".prototxt":
         fail(f"--other_weights needs a prototxt as OTHER, got {other}")
@@ -234,7 +236,7 @@ def diff_command(
             found = _with_model(made, other, inputs, seed, trust=trust)
         title = f"{net.name} and {other.name}"
         result = ComparisonReport(
-            title, found.found, [], made.dtype, report.rtol,
+            title, found.found, [], precision(made), report.rtol,
             title="Comparison", missing=found.missing, notes=found.notes,
         )  # fmt: skip
     report.show(ctx, result)
