@@ -164,6 +164,11 @@ class Backend(ABC):
         """Return memory for a private side; what it holds does not matter. Shape: (size,)."""
         raise NotImplementedError(size)
 
+    @property
+    def packs(self) -> bool:
+        """True if the backend has private sides."""
+        return type(self).empty_private is not Backend.empty_private
+
     def pack(self, host: np.ndarray, layout: PrivateLayout, private: Array) -> None:
         """Write the elements of the layout's shape, in C order in ``host``, into ``private``.
 

@@ -515,6 +515,13 @@ class Blob(Axes):
     # -- details -------------------------------------------------------------------------------
 
     def _view(self, flat: Array) -> Array:
+        place = self._data.device
+        if place is not self.device and not (place.shares_host and self.device.shares_host):
+            message = (
+                f"{self._label()} of a net on {self.device} is on {place}, for a net that shares "
+                "it; move both nets to one device with net.to(...)"
+            )
+            raise DeviceError(message, code=ErrorCode.CONFLICT, blob=self.name)
         return self.device.backend.view(flat, self._shape, self._count)
 
     def _misfit(self, message: str, code: ErrorCode, got: object, expected: object) -> ShapeError:

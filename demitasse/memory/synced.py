@@ -574,6 +574,14 @@ class SyncedMemory:
         return side.array
 
     def _private_array(self, layout: PrivateLayout) -> Array:
+        if not self.device.backend.packs:  # a net on another device shares this memory
+            if not self.device.shares_host:
+                message = (
+                    f"{self.label} is on {self.device} for a net that shares it; move both nets "
+                    "to one device with net.to(...)"
+                )
+                raise DeviceError(message, code=ErrorCode.CONFLICT, memory=self.label)
+            self.to(Device("cpu"))
         side = self.device_side
         if side.layout is layout:
             return side.array

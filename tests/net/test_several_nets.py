@@ -1,6 +1,7 @@
 """Several nets in a process: blobs they share, and threads they run in."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -56,6 +57,46 @@ def test_nets_on_devices_that_do_not_reach_each_other_cannot_share():
     other.share_trained_layers_with(net)
 
     np.testing.assert_allclose(output(other), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [("numpy", "cpu"), ("cpu", "readonly"), ("readonly", "cpu")])
+def test_nets_in_host_memory_share_in_every_order(devices):
+    net, other = made(devices[0], seed=1), made(devices[1], seed=2)
+    expected = output(net)
+
+    other.share_trained_layers_with(net)
+
+    np.testing.assert_allclose(output(other), expected, rtol=1e-6)
+    net.params["ip"][0].data[...] *= 2
+    np.testing.assert_allclose(output(other), output(net), rtol=1e-6)
+    assert not np.allclose(output(net), expected)
+
+    net.to("numpy")
+    np.testing.assert_allclose(output(other), output(net), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("device", "moved"), [("strict:device1", "cpu"), ("numpy", "strict:device1")]
+)
+def test_a_net_is_told_that_its_weights_were_moved(device, moved):
+    net, other = made(device, seed=1), made(device, seed=2)
+    other.share_trained_layers_with(net)
+
+    net.to(moved)
+    with expect_error(DeviceError, ErrorCode.CONFLICT, mentions=["ip", moved, device, "net.to"]):
+        other.forward()
+    other.to(moved)
+
+    np.testing.assert_allclose(output(other), output(net), rtol=1e-6)
+
+
+def test_a_kernel_is_told_that_its_weights_were_moved():
+    blob = weight("strict:device1", 2.0)
+
+    with expect_error(DeviceError, ErrorCode.CONFLICT, mentions=["strict:device1", "net.to"]):
+        blob.data_memory.private_data(SimpleNamespace(size=32, shape=(3, 6)))
+
+    assert (blob.data == 2).all()
 
 
 def test_a_net_that_shares_follows_when_it_shares_again(backend):
