@@ -185,9 +185,7 @@ def compare(
         NetError: ``devices`` has fewer than two elements.
         DeviceError: A device is not available.
     """
-    if len(devices) < 2:
-        message = f"got devices {list(devices)}, expected two or more"
-        raise NetError(message, code=ErrorCode.COUNT_MISMATCH, field="devices", got=len(devices))
+    _check_count(devices)
     given = {name: net.blobs[name].cpu_data() for name in net.inputs} | dict(inputs or {})
     able = net.storage == "float" or net.phase == "TRAIN"  # others only run forward
     wanted = able and any(net.structure.blob_loss_weights) if backward is None else backward
@@ -203,6 +201,12 @@ def compare(
         ]
         differences += [one for same in zip(*columns, strict=True) for one in same]
     return result
+
+
+def _check_count(devices: Sequence[str | Device]) -> None:
+    if len(devices) < 2:
+        message = f"got devices {list(devices)}, expected two or more"
+        raise NetError(message, code=ErrorCode.COUNT_MISMATCH, field="devices", got=len(devices))
 
 
 def precision(net: Net) -> str:
@@ -451,10 +455,11 @@ def compare_training(
         For each step, one entry for each device except the reference.
 
     Raises:
-        NetError: The net has no parameters.
+        NetError: ``devices`` has fewer than two elements, or the net has no parameters.
     """
     from demitasse.training import Solver
 
+    _check_count(devices)
     names = [str(device) for device in devices]
     with ExitStack() as stack:
         stack.enter_context(_exact_float32())

@@ -93,6 +93,12 @@ def test_refusals(net):
         testing.compare(net, ["numpy", "tpu"])
 
 
+@pytest.mark.parametrize("devices", [[], ["cpu"]])
+def test_training_is_compared_on_two_devices_or_more(devices):
+    with expect_error(NetError, ErrorCode.COUNT_MISMATCH, field="devices", got=len(devices)):
+        testing.compare_training(parse_text(NET, NetParameter), devices, 1)
+
+
 NORMALISED = """
 layer { name: "x" type: "Input" top: "x"
         input_param { shape { dim: 8 dim: 3 dim: 9 dim: 9 } } }
