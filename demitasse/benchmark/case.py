@@ -40,7 +40,7 @@ def with_batch(path: Path, phase: str, batch: int) -> NetParameter:
 
     Inputs of the same shapes replace data layers, so that no data are read while times are
     measured. The data must exist, as they give the shapes. ``batch`` is the new first axis of every
-    input whose first axis equals that of the first input.
+    input whose first axis equals that of the first input with axes.
     """
     with Net(path, phase, device="numpy") as net:
         structure = net.structure
@@ -54,7 +54,7 @@ def with_batch(path: Path, phase: str, batch: int) -> NetParameter:
     if not inputs:
         message = f"{path} has no inputs, and so no batch size"
         raise NetError(message, code=ErrorCode.MISSING, field="input")
-    first = next(iter(inputs.values()))
+    first = next(filter(None, inputs.values()), ())
     param = NetParameter()
     param.CopyFrom(read_net(path).message)
     layers = [layer for layer in param.layer if layer.name not in sources]

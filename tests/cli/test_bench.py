@@ -16,7 +16,7 @@ from wide_net import NET
 
 from demitasse import Net
 from demitasse.benchmark import peers
-from demitasse.benchmark.case import load_values
+from demitasse.benchmark.case import load_values, with_batch
 from demitasse.core.host import HostMemory
 from demitasse.errors import ErrorCode
 
@@ -155,6 +155,16 @@ def test_what_is_slower_than_a_saved_run_ends_with_1(project, run, times, code):
     assert ("slower than in a.json: deploy[numpy-3-test]" in result.stdout) == bool(code)
     said = "times as long" if code else "No case is slower"
     assert said in Path("page.html").read_text(encoding="utf-8")
+
+
+def test_a_scalar_before_the_other_inputs_has_no_batch(project, run):
+    scalar = 'layer { name: "s" type: "Input" top: "s" input_param { shape {} } }'
+    Path("scalar.prototxt").write_text(scalar + Path("deploy.prototxt").read_text())
+
+    param = with_batch(Path("scalar.prototxt"), "TEST", 7)
+
+    shapes = [list(layer.input_param.shape[0].dim) for layer in param.layer[:2]]
+    assert shapes == [[], [7, 1, 3, 3]]
 
 
 def test_nets_of_equal_names_are_compared_each_with_itself(project, run):
