@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -165,6 +166,10 @@ class Solver:
         if seed is None and self.param.random_seed >= 0:
             seed = self.param.random_seed
         asked_seed = settings.get("seed") if seed is None else seed
+        if size > 1:  # all shards share the order of the records
+            seed = communicator.broadcast_object(
+                secrets.randbits(31) if asked_seed < 0 else asked_seed
+            )
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
             "device": device, "dtype": dtype, "optimize": optimize, "rank": rank,

@@ -1,5 +1,7 @@
 """A net trained by several processes, for which threads stand."""
 
+import shutil
+
 import numpy as np
 import pytest
 from expect_error import expect_error
@@ -57,6 +59,23 @@ def test_a_run_is_taken_up_by_another_number_of_processes(train, tmp_path, befor
 
     assert errors == [None] * after
     assert {weights for _, weights in results} == {expected}
+
+
+def test_processes_without_a_seed_share_the_seed_of_the_first(train, folder, tmp_path):
+    place = tmp_path / "unseeded"
+    shutil.copytree(folder, place)
+    solver = place / "solver.prototxt"
+    solver.write_text(solver.read_text().replace("random_seed: 3", ""))
+
+    def work(solver):
+        solver.step(3)
+        return {net.seed for net in (*solver._run.training_nets, *solver.test_nets)}
+
+    results, errors = train(3, work, place=place, device="numpy")
+
+    assert errors == [None] * 3
+    [seeds] = {frozenset(seeds) for seeds, _ in results}
+    assert len(seeds) == 1
 
 
 def test_another_number_of_shards_is_another_run(train, tmp_path):
