@@ -295,7 +295,7 @@ class TrainingLoop:
         solver, run = self._solver, self._run
         self.rollback_end = self._checkpointer.resumable.savepoint(test=True)
         if is_due(run.param.display, solver.iter):
-            run.report.losses.append(run.net.forward())
+            run.report.losses.append(run.team.forward(run.net))
             run.report.log_last_loss(solver.iter)
         if is_due(run.param.test_interval, solver.iter):
             self._run_tests()

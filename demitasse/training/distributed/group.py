@@ -188,6 +188,10 @@ class SingleProcess:
         """
         return sum(net.forward_backward() for _ in range(batches)) / batches
 
+    def forward(self, net: Net) -> float:
+        """Run a batch of each shard forward, and return the mean loss."""
+        return net.forward()
+
     def agree_on_request(self, request: str | None) -> str | None:
         """Return the request of any process, the same in all; "stop" before all others."""
         return request
@@ -301,18 +305,24 @@ class DistributedGroup:
                     buffer.fill(loss)
                 else:
                     buffer.fill_tail(loss)
-            self._average(gradients=self._overlap is None)
-            first = self._buffers[0]
-            first.mark_updated()
-            for buffer in self._buffers:
-                buffer.load_averages(first)
-            loss = first.loss
+            loss = self._average(gradients=self._overlap is None)
+            self._buffers[0].mark_updated()
         self._synchronizing += together - ready - finished
         self._reducing += perf_counter() - together + finished
         return loss
 
-    def _average(self, *, gradients: bool) -> None:
-        """Replace running averages and losses by their means, and gradients if asked.
+    def forward(self, net: Net) -> float:
+        del net  # the first of all nets
+        with self._failing_together():
+            losses = [own.forward() for own in self._nets]
+        self._allgather_notes(b"")
+        with Uninterrupted(), self._memory.device_scope():
+            for buffer, loss in zip(self._buffers, losses, strict=True):
+                buffer.fill_tail(loss)
+            return self._average(gradients=False)
+
+    def _average(self, *, gradients: bool) -> float:
+        """Replace running averages by their means, and gradients if asked; return the mean loss.
 
         Only gradients travel in half precision. Its eleven bits are too few for the small changes
         of a running average, which would stand still. The loss decides whether a run stops.
@@ -323,6 +333,9 @@ class DistributedGroup:
         elif gradients:
             begin = 0
         self._tail_mean([buffer.part(begin) for buffer in self._buffers])
+        for buffer in self._buffers:
+            buffer.load_averages(self._buffers[0])
+        return self._buffers[0].loss
 
     def agree_on_request(self, request: str | None) -> str | None:
         notes = self._allgather_notes((request or "").encode())

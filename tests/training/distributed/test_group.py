@@ -61,6 +61,28 @@ def test_a_run_is_taken_up_by_another_number_of_processes(train, tmp_path, befor
     assert {weights for _, weights in results} == {expected}
 
 
+def test_the_last_loss_and_test_are_those_of_all_shards(train, folder, tmp_path):
+    place = tmp_path / "displayed"
+    shutil.copytree(folder, place)
+    with (place / "solver.prototxt").open("a") as solver:
+        solver.write("display: 2 average_loss: 3")
+
+    def work(solver):
+        tests = []
+        solver.on_test.append(lambda index, means: tests.append(float(means["loss"])))
+        solver.solve()
+        return solver.smoothed_loss, tests
+
+    found = []
+    for size in (1, 2, 3):
+        results, errors = train(size, work, num_shards=5, place=place, device="numpy")
+        assert errors == [None] * size
+        assert len({(loss, weights) for (loss, _), weights in results}) == 1
+        found.append(results[0])
+
+    assert found[1:] == found[:1] * 2
+
+
 def test_processes_without_a_seed_share_the_seed_of_the_first(train, folder, tmp_path):
     place = tmp_path / "unseeded"
     shutil.copytree(folder, place)
