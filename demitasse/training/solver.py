@@ -22,6 +22,7 @@ from demitasse.core.guesses import attribute_error
 from demitasse.core.log import get_logger
 from demitasse.core.text import html_of
 from demitasse.errors import ConfigError, ErrorCode
+from demitasse.io.data.sources.source import Shard
 from demitasse.io.proto import SolverParameter
 from demitasse.io.weights.load import OnMismatch
 from demitasse.plan.liveness import Keep
@@ -155,11 +156,17 @@ class Solver:
         rule = find_rule(self.param.type)
         with locate_fields(None if isinstance(source, SolverParameter) else Path(source)):
             check_fields(self.param, rule)
-        check_options(self.param, keep_last, early_stopping, world_size)
+        check_options(self.param, keep_last, early_stopping, Shard(rank, world_size))
         communicator = LocalCommunicator() if communicator is None else communicator
         size = communicator.size
         shards = Shards(size if num_shards is None else num_shards, communicator.rank, size)
         if shards.count > 1:
+            if world_size > 1:
+                message = (
+                    f"got {shards.count} shards and world_size {world_size}; give num_shards and "
+                    "communicator, or rank and world_size"
+                )
+                raise ConfigError(message, code=ErrorCode.CONFLICT, world_size=world_size)
             rank, world_size = shards.rank, shards.count
         if rank == 0:
             check_prefix(self.param, best=keep_best is not None)

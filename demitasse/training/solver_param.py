@@ -8,6 +8,7 @@ from pathlib import Path
 
 from demitasse.core.paths import read_text
 from demitasse.errors import ConfigError, ErrorCode
+from demitasse.io.data.sources.source import Shard
 from demitasse.io.proto import SolverParameter, read_solver_params, upgrade_solver
 from demitasse.layers.checks import nonfinite_fields
 from demitasse.training.evaluation import AP_VERSIONS
@@ -81,7 +82,7 @@ def _line(file: Path, field: str) -> int | None:
 
 
 def check_options(
-    param: SolverParameter, keep_last: int | None, early: EarlyStopping | None, world_size: int
+    param: SolverParameter, keep_last: int | None, early: EarlyStopping | None, shard: Shard
 ) -> None:
     """Check the arguments of a solver, alone and with its fields (ConfigError)."""
     if keep_last is not None:
@@ -89,6 +90,7 @@ def check_options(
     if early is not None and not param.test_interval:
         message = "early_stopping needs tests, and test_interval is missing"
         raise ConfigError(message, code=ErrorCode.MISSING, field="test_interval")
+    world_size = shard.world_size
     if world_size > 1 and (early is not None or param.lr_policy == "plateau"):
         name = "early_stopping" if early is not None else "lr_policy 'plateau'"
         message = f"{name} cannot be used with world_size {world_size}: only rank 0 tests"

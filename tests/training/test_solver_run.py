@@ -346,6 +346,18 @@ def test_only_the_first_rank_tests_and_writes(fields, tmp_path, lines):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (1, 1), (0, 0)])
+def test_a_rank_that_no_solver_of_the_group_has_is_refused(fields, rank, world_size):
+    mentions = (f"rank {rank}", f"world_size {world_size}")
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, mentions=mentions, got=rank):
+        Solver(fields(), rank=rank, world_size=world_size)
+
+
+def test_shards_and_ranks_are_two_ways_to_share_data(fields):
+    with expect_error(ConfigError, ErrorCode.CONFLICT, mentions="4 shards", world_size=2):
+        Solver(fields(), rank=1, world_size=2, num_shards=4)
+
+
 def test_of_ranks_that_are_asked_for_a_snapshot_only_the_first_writes_it(fields, tmp_path):
     param = fields(snapshot_prefix=str(tmp_path / "s"))
     first, second = (Solver(param, rank=rank, world_size=2) for rank in range(2))

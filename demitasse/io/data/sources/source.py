@@ -14,6 +14,7 @@ import numpy as np
 
 from demitasse.backends.pixels import ImageBatch
 from demitasse.core.deprecated import deprecated_attribute, deprecated_names, renamed_arguments
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.data.bad_records import BadRecordPolicy
 from demitasse.io.data.transform.transformer import MeanScale
 
@@ -25,11 +26,22 @@ HostMemory = Callable[[int, str], np.ndarray]
 
 @dataclass(frozen=True)
 class Shard:
-    """Records of one process: of each ``world_size`` records, the one at index ``rank``."""
+    """Records of one process: of each ``world_size`` records, the one at index ``rank``.
+
+    Another rank than 0 to ``world_size - 1`` raises a ConfigError.
+    """
 
     rank: int = 0
     world_size: int = 1
     ranks = deprecated_attribute("Shard", "ranks", "world_size")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            message = (
+                f"got rank {self.rank} of world_size {self.world_size}, expected a rank from 0 to "
+                "world_size - 1"
+            )
+            raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="rank", got=self.rank)
 
     def numbers(self, position: int, count: int) -> range:
         """Return the numbers of the next records, after all processes have used ``position``."""
