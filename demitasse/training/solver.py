@@ -27,6 +27,7 @@ from demitasse.io.proto import SolverParameter
 from demitasse.io.weights.load import OnMismatch
 from demitasse.plan.liveness import Keep
 from demitasse.training.checkpoint.checkpointer import Checkpointer, TrainingState
+from demitasse.training.checkpoint.resume_check import process_settings
 from demitasse.training.checkpoint.snapshot import check_folder, check_names, check_prefix
 from demitasse.training.context import Request, Requests, TrainingContext
 from demitasse.training.distributed import (
@@ -34,6 +35,7 @@ from demitasse.training.distributed import (
     Communicator,
     LocalCommunicator,
     Shards,
+    check_settings,
     make_worker_group,
 )
 from demitasse.training.evaluation import Evaluator, OnBatch
@@ -185,6 +187,13 @@ class Solver:
         self.net, self.test_nets = make_nets(
             self.param, base, options, seed=seed, keep=keep_blobs, on_mismatch=on_mismatch
         )
+        if size > 1:
+            own = process_settings(self.param, (self.net, *self.test_nets)) | {
+                "num_shards": str(shards.count), "allreduce": str(allreduce), "dtype": dtype,
+                "overlap": str(overlap), "on_nonfinite": on_nonfinite,
+                "early_stopping": str(early_stopping),
+            }  # fmt: skip
+            check_settings(communicator, own)
         self.iter = self.current_step = 0
         self.lr = math.nan
         self.stopped = self.early_stopped = False

@@ -14,6 +14,7 @@ from demitasse.core.axes import shape_string
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, DataError, ErrorCode, SnapshotError
 from demitasse.io.proto import LayerParameter, RunFacts, SolverParameter
+from demitasse.net import Net
 from demitasse.training.checkpoint.state_file import State
 from demitasse.training.context import TrainingContext
 from demitasse.version import __version__
@@ -35,6 +36,12 @@ SOLVER_FIELDS = (
     "trust_coefficient", "warmup_iter", "warmup_start_lr", "weight_decay",
 )  # fmt: skip
 """Fields that updates depend on, with any policy."""
+
+PROCESS_FIELDS = (
+    *SOLVER_FIELDS, "average_loss", "display", "max_iter", "snapshot", "snapshot_after_train",
+    "test_initialization", "test_interval", "test_iter", "type",
+)  # fmt: skip
+"""Fields that are equal in all processes that train together."""
 
 DATA_LOCATION_FIELDS = ("source", "root_folder", "prefetch", "cache", "cache_images")
 """Fields of a data layer that affect where records are, or how fast they arrive, but no number."""
@@ -75,6 +82,18 @@ def run_fingerprint(run: TrainingContext) -> RunFingerprint:
     for key, value in environment.items():
         fingerprint.machine.add(key=key, value=value)
     return fingerprint
+
+
+def process_settings(param: SolverParameter, nets: Iterable[Net]) -> dict[str, str]:
+    """Return the settings that are equal in all processes that train together, by name.
+
+    The first of ``nets`` is the training net.
+    """
+    settings = {name: _text(getattr(param, name)) for name in PROCESS_FIELDS}
+    for number, net in enumerate(nets):
+        place = f"test net #{number - 1}" if number else "the training net"
+        settings |= {f"layer {at.name!r} of {place}": _layer_digest(at.param) for at in net.layers}
+    return settings
 
 
 def _policy_fields(param: SolverParameter) -> tuple[str, ...]:

@@ -9,11 +9,13 @@ from demitasse.training.distributed.group import (
     SingleProcess,
     WaitTimes,
     WorkerGroup,
+    check_settings,
     first_request,
     make_worker_group,
 )
 
 __all__ = [
     "AllReduce", "Communicator", "DistributedGroup", "LocalCommunicator", "Shards",
-    "SingleProcess", "WaitTimes", "WorkerGroup", "first_request", "make_worker_group",
+    "SingleProcess", "WaitTimes", "WorkerGroup", "check_settings", "first_request",
+    "make_worker_group",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -386,6 +386,20 @@ class DistributedGroup:
                 message = f"process {rank} failed: {text}"
                 raise ParallelError(message, code=ErrorCode.FAILED, rank=rank)
         return notes
+
+
+def check_settings(communicator: Communicator, own: Mapping[str, str]) -> None:
+    """Raise a ParallelError, in all processes, unless their settings are equal."""
+    first = communicator.broadcast_object(dict(own))
+    different = ", ".join(name for name in {**first, **own} if first.get(name) != own.get(name))
+    for rank, note in enumerate(communicator.allgather_bytes(different.encode()[:200])):
+        if note:
+            names = note.decode(errors="ignore")
+            message = (
+                f"process {rank} differs from process 0 in {names}; give all processes the same "
+                "files and arguments"
+            )
+            raise ParallelError(message, code=ErrorCode.INCOMPATIBLE, rank=rank)
 
 
 WorkerGroup = SingleProcess | DistributedGroup  # workers that train one net

@@ -9,6 +9,7 @@ from expect_error import expect_error
 from demitasse.errors import ConfigError, DataError, ErrorCode, ParallelError
 from demitasse.training import Solver
 from demitasse.training.distributed.group import WaitTimes
+from demitasse.training.distributed.threads import run_in_threads
 
 
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
@@ -98,6 +99,39 @@ def test_processes_without_a_seed_share_the_seed_of_the_first(train, folder, tmp
     assert errors == [None] * 3
     [seeds] = {frozenset(seeds) for seeds, _ in results}
     assert len(seeds) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "name"),
+    [
+        ("solver", "base_lr: 0.1", "base_lr: 0.2", "base_lr"),
+        ("solver", "test_interval: 3", "test_interval: 2", "test_interval"),
+        ("net", "num_output: 4", "num_output: 3", "layer 'conv' of the training net"),
+        ("net", "batch_size: 8", "batch_size: 4", "layer 'data' of test net #0"),
+    ],
+)
+def test_processes_with_other_settings_are_named(folder, tmp_path, file, old, new, name):
+    for rank in (0, 1):
+        shutil.copytree(folder, tmp_path / str(rank))
+    changed = tmp_path / "1" / f"{file}.prototxt"
+    changed.write_text(changed.read_text().replace(old, new))
+
+    def train(one):
+        solver = tmp_path / str(one.rank) / "solver.prototxt"
+        with expect_error(ParallelError, ErrorCode.INCOMPATIBLE, mentions=name, rank=1):
+            Solver(solver, communicator=one, device="numpy", base_dir=solver.parent)
+
+    run_in_threads(2, train, timeout=20)
+
+
+def test_processes_with_other_arguments_are_named(folder):
+    def train(one):
+        options = {"num_shards": 2 + one.rank, "overlap": one.rank == 1}
+        mentions = ["process 1", "num_shards", "overlap"]
+        with expect_error(ParallelError, ErrorCode.INCOMPATIBLE, mentions=mentions):
+            Solver(folder / "solver.prototxt", communicator=one, device="numpy", **options)
+
+    run_in_threads(2, train, timeout=20)
 
 
 def test_another_number_of_shards_is_another_run(train, tmp_path):
