@@ -275,3 +275,15 @@ def test_indices_become_floats(tmp_path):
 
     found = net(np.array([[0, 2, 1], [5, 4, 3]], np.float32))
     np.testing.assert_allclose(found, 1 / (1 + np.exp([-1.0, 0.0])), rtol=1e-6)
+
+
+@pytest.mark.parametrize("operator", ["ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceMax"])
+def test_a_reduction_of_no_axes_is_that_of_each_value(operator, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    file = save_node(tmp_path, operator, [2, 3, 4], {}, noop_with_empty_axes=1)
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    [want] = onnxruntime.InferenceSession(file).run(None, {"x": x})
+
+    net = import_onnx(file).net
+
+    np.testing.assert_allclose(net(x), want, rtol=1e-5, atol=1e-6)

@@ -89,8 +89,11 @@ def _reduction(operation: str, power: float = 1, sign: float = 1) -> Converter:
     def convert(node: Node, net: NetBuilder) -> Result:
         axes = _axes(node)
         x = net.blob(node.x)
-        if not axes:
-            return x
+        if not axes:  # noop_with_empty_axes: each value is reduced on its own
+            if operation in {"SUM", "MEAN", "MAX"}:
+                return x
+            axes = [len(node.x.shape)]
+            x = net.reshape(x, (*node.x.shape, 1))
         x = x if sign == 1 else net.power(x, scale=sign)
         found = net.reshape(_reduced(net, x, axes, operation), node.y.shape)
         return found if power == sign == 1 else net.power(found, power=power, scale=sign)
