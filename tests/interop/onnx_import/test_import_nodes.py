@@ -287,3 +287,19 @@ def test_a_reduction_of_no_axes_is_that_of_each_value(operator, tmp_path):
     net = import_onnx(file).net
 
     np.testing.assert_allclose(net(x), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"auto_pad": "SAME_UPPER", "output_padding": [1, 1]}, "replace it by pads"),
+        ({"output_shape": [4, 4]}, r"got output_shape \[4, 4\], expected sizes of at least"),
+    ],
+)
+def test_sizes_of_a_transposed_convolution_that_are_unclear_are_refused(options, reason, tmp_path):
+    weights = {"w": np.ones((2, 3, 2, 2), np.float32)}
+    strides = [1 if "output_shape" in options else 2] * 2
+    file = save_node(tmp_path, "ConvTranspose", [1, 2, 5, 5], weights, strides=strides, **options)
+
+    with pytest.raises(DemitasseError, match=reason):
+        import_onnx(file)

@@ -74,11 +74,16 @@ def _transposed(node: Node, net: NetBuilder) -> Result:
     x, weight, out = node.x, node.array(1, "weight"), node.y.shape[2:]
     attributes = dict(node.attributes)
     rule = attributes.pop("auto_pad", b"NOTSET")  # differs in ConvTranspose
+    more = attributes.get("output_padding") or [0] * len(out)
+    if len(out) != len(x.shape[2:]):
+        given = attributes.get("output_shape")
+        refuse(f"got output_shape {given}, expected sizes of at least {list(x.shape[2:])}")
+    if rule.startswith(b"SAME") and any(more) and "output_shape" not in attributes:
+        refuse(f"got auto_pad {rule.decode()} with output_padding {more}; replace it by pads")
     plain = replace(node, attributes=attributes)
     window = _window_of(plain, weight.shape[2:], x.shape[2:])
     full, before = _covered(window, x.shape), list(window.pad)
     if rule != b"NOTSET" or "output_shape" in attributes:
-        more = attributes.get("output_padding") or [0] * len(out)
         totals = [max(0, a + b - c) for a, b, c in zip(full, more, out, strict=True)]
         halves = [total // 2 for total in totals]
         before = [total - half for total, half in zip(totals, halves, strict=True)]
