@@ -303,3 +303,15 @@ def test_sizes_of_a_transposed_convolution_that_are_unclear_are_refused(options,
 
     with pytest.raises(DemitasseError, match=reason):
         import_onnx(file)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (1, 3, 2), (1, 3, 2, 3), (1, 2, 2, 3)])
+def test_slopes_of_the_first_opsets_are_those_of_channels(shape, tmp_path):
+    slopes = np.array([0.5, 2, 4], np.float32)[: shape[1]]
+    file = save_node(tmp_path, "PRelu", shape, {"a": slopes}, opset=6)
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+    net = import_onnx(file).net
+
+    want = np.where(x < 0, x * slopes.reshape(-1, *(1,) * (len(shape) - 2)), x)
+    np.testing.assert_allclose(net(x), want, rtol=1e-6)

@@ -11,6 +11,9 @@ from demitasse.interop.onnx_import.model import Model, Node, Tensor, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
 
 LARGEST = float(np.finfo(np.float32).max)
+BROADCAST = 7
+"""First opset whose operands are aligned at the last axis."""
+
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 
@@ -35,6 +38,8 @@ def _power(power: float = 1, scale: float = 1) -> Converter:
 def _prelu(node: Node, net: NetBuilder) -> Result:
     """Add PReLU; for slopes that are neither per channel nor shared, add two ReLUs."""
     slopes, shape = node.array(1, "slope"), node.x.shape
+    if node.opset < BROADCAST and slopes.ndim == 1:  # one slope per channel
+        slopes = slopes.reshape(-1, *(1,) * (len(shape) - 2))
     x, full = net.blob(node.x), (*(1,) * (len(shape) - slopes.ndim), *slopes.shape)
     if slopes.size == 1 and len(shape) > 1:
         how = {"channel_shared": True}
