@@ -130,13 +130,18 @@ class NetBuilder:
 
     # -- operations of several converters -------------------------------------------------------
 
-    def reshape(self, x: str, shape: Shape) -> str:
-        """Add a Reshape to another shape, with dim 0 for an unchanged first axis."""
+    def reshape(self, x: str, shape: Shape, *, new_first: bool = False) -> str:
+        """Add a Reshape to another shape, with dim 0 for an unchanged first axis.
+
+        After a new first axis (``new_first``), the second holds the values of any batch.
+        """
         have = self.shapes[x]
-        if have == shape:
+        if have == shape and not new_first:
             return x
         keep = bool(shape) and bool(have) and shape[0] == have[0]
         dims = [0, *shape[1:]] if keep else [*shape]
+        if new_first and len(shape) > 1:
+            dims = [shape[0], -1, *shape[2:]]
         return self.add("Reshape", [x], shape, reshape_param={"shape": {"dim": dims}})
 
     def power(self, x: str, *, power: float = 1, scale: float = 1, shift: float = 0) -> str:

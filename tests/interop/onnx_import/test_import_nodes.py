@@ -315,3 +315,27 @@ def test_slopes_of_the_first_opsets_are_those_of_channels(shape, tmp_path):
 
     want = np.where(x < 0, x * slopes.reshape(-1, *(1,) * (len(shape) - 2)), x)
     np.testing.assert_allclose(net(x), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("operator", "constants", "options"),
+    [
+        ("Flatten", {}, {"axis": 0}),
+        ("Unsqueeze", {"axes": np.array([0])}, {}),
+        ("Unsqueeze", {"axes": np.array([3, -5])}, {}),
+        ("ReduceMax", {}, {}),
+        ("ReduceMin", {}, {"keepdims": 0}),
+        ("ReduceMean", {}, {}),
+    ],
+)
+def test_a_new_first_axis_is_no_batch(operator, constants, options, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    file = save_node(tmp_path, operator, ["N", 2, 4], constants, **options)
+    x = np.random.default_rng(0).normal(size=(3, 2, 4)).astype(np.float32)
+    [want] = onnxruntime.InferenceSession(file).run(None, {"x": x})
+
+    net = import_onnx(file).net
+    found = net(x)
+
+    assert np.shape(found) == want.shape
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)

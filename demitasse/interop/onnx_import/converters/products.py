@@ -114,7 +114,7 @@ def _reduced(net: NetBuilder, x: str, axes: Sequence[int], operation: str) -> st
     out = tuple(shape[axis] for axis in kept)
     if operation == "MAX":
         lead = out or (1,)
-        x = net.reshape(x, (*lead, math.prod(shape[axis] for axis in axes)))
+        x = net.reshape(x, (*lead, math.prod(shape[axis] for axis in axes)), new_first=not out)
         largest = {"axis": len(lead), "out_max_val": True}
         return net.add("ArgMax", [x], (*lead, 1), argmax_param=largest)
     fields = {"axis": len(out), "operation": operation}

@@ -14,9 +14,13 @@ from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Res
 def _reshape(node: Node, net: NetBuilder) -> Result:
     """Add Flatten or Reshape."""
     x, y, have = net.blob(node.x), node.y, node.x.shape
+    if node.op == "Flatten" and not node.axis(1):
+        return net.reshape(x, y.shape, new_first=True)
     if len(y.shape) == 2 and len(have) > 2 and have[0] == y.shape[0]:
         return net.add("Flatten", [x], y.shape)
-    return net.reshape(x, y.shape)
+    axes = node.attribute_or_input("axes", 1) if node.op == "Unsqueeze" else None
+    added = axes is not None and any(axis in {0, -len(y.shape)} for axis in axes.reshape(-1))
+    return net.reshape(x, y.shape, new_first=added)
 
 
 def _concat(node: Node, net: NetBuilder) -> Result:
