@@ -339,3 +339,15 @@ def test_a_new_first_axis_is_no_batch(operator, constants, options, tmp_path):
 
     assert np.shape(found) == want.shape
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (2, 5, 3), (2, 5, 3, 2, 2)])
+def test_responses_of_any_axes_are_normalized(shape, tmp_path):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    file = save_node(tmp_path, "LRN", shape, {}, size=3, alpha=0.5)
+
+    net = import_onnx(file).net
+
+    squares = np.pad(x**2, [(0, 0), (1, 1), *[(0, 0)] * (len(shape) - 2)])
+    sums = squares[:, :-2] + squares[:, 1:-1] + squares[:, 2:]
+    np.testing.assert_allclose(net(x), x / (1 + 0.5 / 3 * sums) ** 0.75, rtol=1e-4, atol=1e-5)

@@ -82,7 +82,10 @@ def _lrn(node: Node, net: NetBuilder) -> Result:
         refuse(f"got an LRN window of size {at['size']}, expected an odd size", got=at["size"])
     fields = {"local_size": at["size"], "alpha": at.get("alpha", 1e-4),
               "beta": at.get("beta", 0.75), "k": at.get("bias", 1.0)}  # fmt: skip
-    return net.add("LRN", [net.blob(node.x)], node.y.shape, lrn_param=fields)
+    x, shape = net.blob(node.x), node.x.shape
+    if len(shape) != len("NCHW"):
+        x = net.reshape(x, (*shape[:2], 1, math.prod(shape[2:])))
+    return net.reshape(net.add("LRN", [x], net.shapes[x], lrn_param=fields), shape)
 
 
 def _softmax(node: Node, net: NetBuilder) -> str:
