@@ -7,6 +7,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 
 import numpy as np
 import pytest
@@ -94,6 +95,34 @@ def test_what_is_under_way_is_finished(server):
     assert begun.startswith(b"HTTP/1.1 100")
     assert answer.startswith(b"HTTP/1.1 200")
     assert b'"name":"prob"' in answer
+    assert process.wait(60) == 0
+
+
+@needs("signals")
+def test_requests_that_were_sent_before_the_end_are_answered(server):
+    process, address, _ = server()
+    host, port = address.removeprefix("http://").split(":")
+    body = asked(DATA)
+    head = (
+        f"POST /v2/models/stripes/infer HTTP/1.1\r\nHost: {host}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+
+    clients = [socket.create_connection((host, int(port)), timeout=60) for _ in range(20)]
+    for client in clients[:10]:  # connections that the server knows
+        client.sendall(head.encode() + body)
+        assert client.recv(1000).startswith(b"HTTP/1.1 200")
+    process.send_signal(signal.SIGSTOP)  # what is sent now is read after the signal
+    for client in clients:
+        client.sendall(head.encode() + body)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+    answers = [b"".join(iter(partial(client.recv, 1 << 16), b"")) for client in clients]
+    for client in clients:
+        client.close()
+
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 200"] * 20
+    assert all(b"Connection: close" in answer for answer in answers)
     assert process.wait(60) == 0
 
 

@@ -68,6 +68,7 @@ class Turns:
         self._waiting: deque[Connection] = deque()
         self.connections: dict[Connection, None] = {}  # the oldest complete request first
         self._scheduled = False
+        self.ending = False  # each connection closes after its next response
 
     def opened(self, connection: Connection) -> None:
         """Count a connection; if there are too many, close the one that is idle for longest."""
@@ -319,7 +320,7 @@ class Connection(asyncio.Protocol):
     def _respond(self, response: Response) -> None:
         """Write a response, at once if it is small and the client receives."""
         self._set_deadline(math.inf, self.close)
-        if response.headers.get("Connection") == "close":
+        if response.headers.get("Connection") == "close" or self._turns.ending:
             self._keep_alive = False
         try:
             head = response_head(response, close=not self._keep_alive)
@@ -400,11 +401,9 @@ class Connection(asyncio.Protocol):
         return self._head is None or self._in_body or not self._writable.is_set()
 
     def shutdown(self) -> None:
-        """Close the connection after the present request."""
-        if self._head is None:
+        """Close the connection unless it has a request, after which ``Turns.ending`` closes it."""
+        if self._head is None and not self.waiting:
             self.close()
-        else:
-            self._keep_alive = False
 
     def drop(self) -> None:
         """Close the connection at once."""

@@ -40,6 +40,10 @@ SWITCH_INTERVAL = 0.001
 """Seconds after which a thread gives the interpreter's lock to the event loop."""
 
 
+GRACE = 0.25
+"""Seconds in which a server that ends takes requests that were sent before the signal."""
+
+
 @dataclass(frozen=True)
 class ServerConfig:
     """Configuration of the server, as the flags of ``demitasse serve`` have it.
@@ -129,6 +133,8 @@ async def _serve(app: App, config: ServerConfig, started: Callable[[str], None])
             host, port = listener.getsockname()[:2]
             started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
             await stop.wait()
+            turns.ending = True
+            await asyncio.sleep(GRACE)  # the requests on the way come in
         finally:
             accepting.close()
             listener.close()
