@@ -20,8 +20,8 @@ WIDTH = 7  # image, class, score, xmin, ymin, xmax, ymax
 
 @failing_as("NMSBoxes")
 def NMSBoxes(
-    bboxes: Boxes, scores: Numbers, score_threshold: float, nms_threshold: float, eta: float = 1.0,
-    top_k: int = 0,
+    bboxes: Boxes, scores: Numbers, score_threshold: float | None,
+    nms_threshold: float | None, eta: float | None = 1.0, top_k: int | None = 0,
 ) -> np.ndarray | tuple[()]:  # fmt: skip
     """Return the indices of the boxes that non-maximum suppression keeps, best first.
 
@@ -33,12 +33,16 @@ def NMSBoxes(
         eta: Below 1, a threshold above 0.5 is multiplied by eta after each kept box.
         top_k: Number of best boxes to consider; 0 for all.
 
+    None stands for 0, or for an ``eta`` of 1.
+
     Returns:
         Indices, int32, or an empty tuple for no boxes, like OpenCV.
 
     Raises:
         error: The number of scores differs, or a threshold is out of range.
     """
+    score_threshold, nms_threshold = score_threshold or 0.0, nms_threshold or 0.0
+    eta, top_k = 1.0 if eta is None else eta, top_k or 0
     boxes, values = _checked(bboxes, scores, score_threshold, nms_threshold, eta)
     order = np.argsort(-values, kind="stable")
     order = order[values[order] > np.float32(score_threshold)]

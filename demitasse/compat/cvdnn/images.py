@@ -49,7 +49,7 @@ class Image2BlobParams:
 
 @failing_as("blobFromImage")
 def blobFromImage(
-    image: np.ndarray, scalefactor: float = 1.0, size: Sequence[int] | None = (0, 0),
+    image: np.ndarray, scalefactor: float | None = 1.0, size: Sequence[int] | None = (0, 0),
     mean: ScalarLike | None = (), swapRB: bool = False, crop: bool = False, ddepth: int = cv.CV_32F,
 ) -> np.ndarray:  # fmt: skip
     """Return one image as a blob; see ``blobFromImages``.
@@ -61,7 +61,7 @@ def blobFromImage(
 
 @failing_as("blobFromImages")
 def blobFromImages(
-    images: Sequence[np.ndarray] | np.ndarray, scalefactor: float = 1.0,
+    images: Sequence[np.ndarray] | np.ndarray, scalefactor: float | None = 1.0,
     size: Sequence[int] | None = (0, 0), mean: ScalarLike | None = (), swapRB: bool = False,
     crop: bool = False, ddepth: int = cv.CV_32F,
 ) -> np.ndarray:  # fmt: skip
@@ -83,7 +83,7 @@ def blobFromImages(
         error: There are no images, they do not fit together, or an argument is invalid.
     """
     mode = cv.DNN_PMODE_CROP_CENTER if crop else cv.DNN_PMODE_NULL
-    scale = (float(scalefactor),) * 4
+    scale = (float(1 if scalefactor is None else scalefactor),) * 4
     mean = as_scalar(mean, "mean")
     params = Image2BlobParams(scale, as_size(size), mean, swapRB, ddepth, paddingmode=mode)
     return blobFromImagesWithParams(images, params)

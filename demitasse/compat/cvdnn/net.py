@@ -5,14 +5,13 @@ Source: OpenCV 4, ``modules/dnn/src/net.cpp``, ``net_impl.cpp``, ``dnn_read.cpp`
 """
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from time import perf_counter_ns
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -30,6 +29,9 @@ from demitasse.io.proto import NetParameter, parse_text
 from demitasse.io.proto.read import text_of_file
 from demitasse.io.proto.read_binary import parsed
 from demitasse.plan.report import Stopwatch
+
+INPUT_TYPE = "__NetInputLayer__"
+"""Type of layer 0, as OpenCV counts it."""
 
 Names = list[str] | tuple[str, ...]
 Shapes = Sequence[int] | Sequence[Sequence[int]]
@@ -94,12 +96,13 @@ class Net:
         return self._imported.numbers().get(layer, -1)
 
     def getLayerTypes(self) -> tuple[str, ...]:
-        """Return the types of the layers, in alphabetical order."""
-        return tuple(sorted({layer.type for layer in self._imported.layers}))
+        """Return the types of the layers and of layer 0, in alphabetical order."""
+        return tuple(sorted({INPUT_TYPE, *(layer.type for layer in self._imported.layers)}))
 
     def getLayersCount(self, layerType: str) -> int:
         """Return the number of layers of a type."""
-        return Counter(layer.type for layer in self._imported.layers)[layerType]
+        types = [INPUT_TYPE, *(layer.type for layer in self._imported.layers)]
+        return types.count(layerType)
 
     def getUnconnectedOutLayers(self) -> np.ndarray:
         """Return the numbers of the layers without readers, int32."""
@@ -172,7 +175,7 @@ class Net:
 
     @failing_as("setInput")
     def setInput(
-        self, blob: np.ndarray, name: str = "", scalefactor: float = 1.0,
+        self, blob: np.ndarray, name: str = "", scalefactor: float | None = 1.0,
         mean: ScalarLike | None = (),
     ) -> None:  # fmt: skip
         """Copy an input, by default the first; its shape may differ from the declared one.
@@ -197,23 +200,36 @@ class Net:
             what = f"{blob.dtype} {blob.shape}" if isinstance(blob, np.ndarray) else type(blob)
             message = f"input {key!r} must be an array of numbers, not empty; it is {what}"
             raise error(message, code=ErrorCode.INVALID, blob=key)
-        self._inputs[key] = _scaled(blob, float(scalefactor), mean)
+        self._inputs[key] = _scaled(blob, float(1 if scalefactor is None else scalefactor), mean)
 
     @overload
     def forward(self, outputName: str | None = None) -> np.ndarray: ...
     @overload
     def forward(self, outputName: Names) -> tuple[np.ndarray, ...]: ...
+    @overload
+    def forward(self, outputName: object, outputBlobs: object) -> tuple[np.ndarray, ...]: ...
+    @overload
+    def forward(
+        self, outputName: object = None, *, outputBlobs: object
+    ) -> tuple[np.ndarray, ...]: ...
 
     @also_named(outBlobNames="outputName")
     @failing_as("forward")
-    def forward(self, outputName: str | Names | None = None) -> np.ndarray | tuple[np.ndarray, ...]:
+    def forward(
+        self, outputName: Any = None, outputBlobs: Any = ...
+    ) -> np.ndarray | tuple[np.ndarray, ...]:
         """Run the net up to a layer, or several; return the first output, or a tuple of them.
 
-        The default is the last layer.
+        The default is the last layer. ``forward(outputBlobs, outputName)`` returns all outputs of a
+        layer, and writes nothing to ``outputBlobs``.
 
         Raises:
             error: The net is empty, an input is missing, or a layer does not exist.
         """
+        if isinstance(outputBlobs, str):  # the order of arguments with a name
+            return tuple(self._run([outputBlobs or self._last()])[0])
+        if outputBlobs is not ... and (outputName is None or isinstance(outputName, str)):
+            return tuple(self._run([outputName or self._last()])[0])
         if outputName is None or isinstance(outputName, str):
             return self._run([outputName or self._last()])[0][0]
         return tuple(tops[0] for tops in self._run(list(outputName) or [self._last()]))
@@ -373,8 +389,11 @@ class Net:
         ]
         return np.arange(len(pairs), dtype=np.int32), arrays[0], arrays[1]
 
+    @also_named(netInputShape="netInputShapes")
     @failing_as("getFLOPS")
-    def getFLOPS(self, *where: Shapes | int) -> int:
+    def getFLOPS(
+        self, *where: Shapes | int, layerId: int | None = None, netInputShapes: Shapes | None = None
+    ) -> int:
         """Return the floating point operations of a forward pass, counted like OpenCV.
 
         Pass the shape of the input, or of each input, optionally after the number of a layer.
@@ -382,24 +401,27 @@ class Net:
         Raises:
             error: The layer does not exist, or the shapes do not fit the net.
         """
-        numbers, pairs = self._shapes_for(where)
+        numbers, pairs = self._shapes_for((layerId, *where, netInputShapes))
         built = self._ready()
         return sum(layer_flops(built.layer(n), *pairs[n]) for n in numbers if n)
 
+    @also_named(netInputShape="netInputShapes")
     @failing_as("getMemoryConsumption")
-    def getMemoryConsumption(self, *where: Shapes | int) -> tuple[int, int]:
+    def getMemoryConsumption(
+        self, *where: Shapes | int, layerId: int | None = None, netInputShapes: Shapes | None = None
+    ) -> tuple[int, int]:
         """Return the bytes of the parameters and of the outputs of layers; see ``getFLOPS``."""
-        numbers, pairs = self._shapes_for(where)
+        numbers, pairs = self._shapes_for((layerId, *where, netInputShapes))
         built = self._ready()
         weights = sum(blob.count for n in numbers if n for blob in built.layer(n).blobs)
         values = sum(prod(shape) for n in numbers for shape in pairs[n][1])
         return 4 * weights, 4 * values
 
     def _shapes_for(
-        self, where: tuple[Shapes | int, ...]
+        self, given: tuple[Shapes | int | None, ...]
     ) -> tuple[list[int], list[tuple[list[Shape], list[Shape]]]]:
         """Return layer numbers and all shapes for ``(shapes)`` or ``(layerId, shapes)``."""
-        match where:
+        match where := [one for one in given if one is not None]:
             case [int(layer), shapes] if not isinstance(shapes, int):
                 return [self._imported.number(layer)], self._shapes(_shape_list(shapes))
             case [shapes] if not isinstance(shapes, int):
@@ -490,7 +512,10 @@ def readNetFromCaffe(prototxt: Source, caffeModel: Source | None = "") -> Net:
 
 
 @failing_as("readNet")
-def readNet(model: Source, config: Source = "", framework: Source = "") -> Net:
+def readNet(
+    model: Source = "", config: Source = "", framework: Source = "", *,
+    bufferModel: Buffer | None = None, bufferConfig: Buffer = b"",
+) -> Net:  # fmt: skip
     """Read a net from two files in either order: ``readNet(model, config="", framework="")``.
 
     Also ``readNet("caffe", bufferModel, bufferConfig)``, with the contents of the files.
@@ -499,10 +524,14 @@ def readNet(model: Source, config: Source = "", framework: Source = "") -> Net:
         model: Path of the weights or of the prototxt, recognized by the suffix.
         config: Path of the other file.
         framework: "caffe", or empty.
+        bufferModel: Contents of the weights.
+        bufferConfig: Contents of the prototxt.
 
     Raises:
         error: The files are not Caffe's, or cannot be read.
     """
+    if bufferModel is not None:
+        model, config, framework = framework or model, bufferModel, bufferConfig
     if not isinstance(config, (str, os.PathLike)):
         if not isinstance(model, str) or model.lower() != "caffe":
             message = f"only nets of 'caffe' are read, not of {model!r}"

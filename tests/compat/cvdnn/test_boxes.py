@@ -53,3 +53,13 @@ def test_boxes_of_other_classes_do_not_suppress():
 def test_what_makes_no_sense_is_refused(boxes, scores, options, code, mentions):
     with expect_error(cvdnn.error, code, mentions=mentions):
         cvdnn.NMSBoxes(boxes, scores, **{"score_threshold": 0.5, "nms_threshold": 0.4, **options})
+
+
+def test_none_stands_for_the_default():
+    kept = cvdnn.NMSBoxes(BOXES, SCORES, 0.5, 0.4, None, None)
+
+    assert kept.tolist() == cvdnn.NMSBoxes(BOXES, SCORES, 0.5, 0.4).tolist()
+    assert (
+        cvdnn.NMSBoxes(BOXES, SCORES, None, None).tolist()
+        == cvdnn.NMSBoxes(BOXES, SCORES, 0, 0).tolist()
+    )

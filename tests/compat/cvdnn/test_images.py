@@ -139,3 +139,9 @@ def test_images_must_fit_each_other(images, code, mentions):
 def test_only_blobs_of_images_become_images(blob):
     with expect_error(cvdnn.error, ErrorCode.SHAPE_MISMATCH, field="blob_"):
         cvdnn.imagesFromBlob(blob)
+
+
+def test_no_scalefactor_changes_nothing():
+    image = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+
+    np.testing.assert_array_equal(cvdnn.blobFromImage(image, None), cvdnn.blobFromImage(image))

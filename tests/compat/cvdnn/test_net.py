@@ -55,8 +55,8 @@ def test_layers_are_numbered_after_the_inputs_and_have_names_of_their_own():
     assert net.getLayer(0).name == "_input"
     assert net.getLayer(0).outputNameToIndex("data") == 0
     assert net.getLayer("twice_1").type == "AbsVal"
-    assert net.getLayerTypes() == ("AbsVal", "Power", "ReLU", "TanH")
-    assert net.getLayersCount("ReLU") == 1
+    assert net.getLayerTypes() == ("AbsVal", "Power", "ReLU", "TanH", "__NetInputLayer__")
+    assert net.getLayersCount("ReLU") == net.getLayersCount("__NetInputLayer__") == 1
 
 
 def test_outputs_are_the_layers_that_no_other_reads():
@@ -462,3 +462,23 @@ def test_log_is_natural_whatever_its_fields_say():
     net.setInput(x)
 
     np.testing.assert_allclose(net.forward(), np.log(x), rtol=1e-6)
+
+
+def test_arguments_have_the_names_and_orders_of_all_overloads():
+    net = net_of(IN_PLACE)
+    shape = net.getLayersShapes([[1, 1, 2, 3]])[1][0][0].tolist()
+    net.setInput(values(*shape), scalefactor=None)
+    wanted = net.forward("power")
+
+    for found in (
+        net.forward(None, "power"),
+        net.forward(wanted.copy(), "power"),
+        net.forward(outputBlobs=None, outputName="power"),
+        net.forward(["power"], None),
+    ):
+        assert isinstance(found, tuple)
+        np.testing.assert_array_equal(found, [wanted])
+    assert len(net.forward(outputBlobs=None)) == 1
+    for count in (net.getFLOPS, net.getMemoryConsumption):
+        assert count(netInputShape=shape) == count(netInputShapes=[shape]) == count(shape)
+        assert count(layerId=1, netInputShape=shape) == count(1, netInputShapes=[shape])

@@ -51,6 +51,8 @@ def test_a_net_is_read_from_contents(kind, files):
     assert result(cvdnn.readNetFromCaffe(text, files[1])) == [[2, 3]]
     assert result(cvdnn.readNetFromCaffe(bufferProto=text, bufferModel=weights)) == [[2, 3]]
     assert result(cvdnn.readNet("caffe", weights, text)) == [[2, 3]]
+    named = cvdnn.readNet(framework="caffe", bufferModel=weights, bufferConfig=text)
+    assert result(named) == [[2, 3]]
 
 
 def test_the_order_of_files_does_not_matter_to_read_net(files):
