@@ -137,6 +137,16 @@ def test_old_weights(run, flag):
     assert list(net.layer[0].blobs[0].data) == [1, 2, 3, 4]
 
 
+def test_weights_in_hdf5_need_no_upgrade(run):
+    h5py = pytest.importorskip("h5py")
+    h5py.File("w.caffemodel.h5", "w").close()
+
+    result = run("upgrade net w.caffemodel.h5 new.caffemodel")
+
+    assert result.exit_code == 2
+    assert "HDF5 file, whose format has not changed" in result.stderr
+
+
 def test_an_old_solver(run):
     Path("old.prototxt").write_text('net: "net.prototxt" solver_type: ADAM base_lr: 0.1\n')
 

@@ -242,7 +242,10 @@ def upgrade_net_text(source: Path, out: Path, *, ignore_unknown_fields: bool = F
 def upgrade_net_binary(source: Path, out: Path) -> None:
     """Upgrade the weights in a caffemodel."""
     from demitasse.io.proto import read_net_params_binary, write_binary
+    from demitasse.io.weights.hdf5 import is_hdf5
 
+    if is_hdf5(source):
+        fail(f"{source} is an HDF5 file, whose format has not changed; use it as it is")
     write_binary(out, read_net_params_binary(source))
     echo(f"Wrote upgraded net to {out}")
 
