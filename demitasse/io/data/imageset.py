@@ -165,6 +165,7 @@ def convert_imageset(
                     progress(number + 1, len(lines))
         if writer.skipped and writer.skipped == len(lines):
             message = f"none of its {len(lines)} images can be read in {root!r}"
+            message += _separator_fault(lines[0])
             raise DataError(message, str(source), code=ErrorCode.NOT_FOUND, got=len(lines))
         writer.records.commit()
         writer.log_progress()
@@ -192,6 +193,13 @@ def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
 def _label(text: str) -> int:
     found = re.match(r"\s*([+-]?\d{1,18})", text, re.ASCII)
     return int(found[1]) if found else 0
+
+
+def _separator_fault(line: Line) -> str:
+    """Return the end of an error for a label that is part of the name; else an empty text."""
+    if re.search(r"\s[+-]?\d+\s*$", line.name) is None:
+        return ""
+    return f"; got name {line.name!r}, expected lines NAME LABEL with one space and none at the end"
 
 
 class _Writer:
@@ -241,6 +249,7 @@ def _read_or_fault(root: str, how: ImageSet, line: Line) -> _Record | DataError:
         reason, code = error.strerror or str(error), code_of(error)
         if code == ErrorCode.NOT_FOUND and root and not root.endswith("/"):
             reason += f"; there is no {root}/{line.name} either"
+        reason += _separator_fault(line)
         return DataError(reason, path, code=code)
     except ValueError as error:  # an impossible file name
         return DataError(str(error), path, code=ErrorCode.INVALID)

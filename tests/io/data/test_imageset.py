@@ -416,3 +416,12 @@ def test_damage_is_described_without_our_buffer(photos):
     with expect_error(DataError, ErrorCode.UNREADABLE) as caught:
         convert(photos, skip=False)
     assert "0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["a.png\t3", "a.png 3 ", "a.png\t-1\r"])
+def test_a_label_that_is_part_of_the_name_is_shown(photos, line):
+    (photos.parent / "list.txt").write_text(f"{line}\n")
+
+    for skip in (True, False):
+        with expect_error(DataError, ErrorCode.NOT_FOUND, mentions=["'a.png", "one space"]):
+            convert(photos, skip=skip)
