@@ -119,6 +119,23 @@ def test_a_net_for_one_channel_is_gray(run):
 
 
 @pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("flags", "noted"),
+    [
+        ("--mean none", True),
+        ("--mean 1,2,3", True),
+        ("--mean none --scale 1", False),
+        ("--train train.prototxt", False),
+    ],
+)
+def test_a_scale_that_was_not_given_is_noted(run, flags, noted):
+    shown = run(f"card net.prototxt net.caffemodel --channels bgr {flags}")
+
+    assert shown.exit_code == 0
+    assert ("give it by --scale" in shown.stdout) == noted
+
+
+@pytest.mark.usefixtures("files")
 def test_files_elsewhere_are_refused(run):
     Path("cards").mkdir()
     args = "card net.prototxt net.caffemodel --channels rgb --mean none --out cards/a.toml"

@@ -338,3 +338,5 @@ def card_command(
         text = format_card(card, path.parent, label_file)
     write_bytes(path, text.encode())
     echo(f"Wrote {path}: demitasse run {path} IMAGE...")
+    if mean and not (known or train or flags.get("scale")) and card.preprocess.scale == (1.0,):
+        echo("No scale: if the training multiplied pixels, as by 0.00390625, give it by --scale")
