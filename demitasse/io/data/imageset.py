@@ -196,8 +196,9 @@ def _label(text: str) -> int:
 
 
 def _separator_fault(line: Line) -> str:
-    """Return the end of an error for a label that is part of the name; else an empty text."""
-    if re.search(r"\s[+-]?\d+\s*$", line.name) is None:
+    """Return the end of an error for a line with other separators; else an empty text."""
+    found = re.search(r"\t|\s$|\s[+-]?\d+$|^$", line.name)
+    if found is None and (line.objects or line.label != -1):
         return ""
     return f"; got name {line.name!r}, expected lines NAME LABEL with one space and none at the end"
 

@@ -15,7 +15,7 @@ from demitasse.io.data.databases.datum import array_to_datum, datum_to_array
 from demitasse.io.data.databases.writing import Records, new_database, resumable_database
 from demitasse.io.data.images.codecs import read_image
 from demitasse.io.data.images.resize import resize_image
-from demitasse.io.data.imageset import ImageSet, convert_imageset, read_lines
+from demitasse.io.data.imageset import Annotations, ImageSet, convert_imageset, read_lines
 from demitasse.io.proto import Datum
 
 Image = pytest.importorskip("PIL.Image")
@@ -425,3 +425,11 @@ def test_a_label_that_is_part_of_the_name_is_shown(photos, line):
     for skip in (True, False):
         with expect_error(DataError, ErrorCode.NOT_FOUND, mentions=["'a.png", "one space"]):
             convert(photos, skip=skip)
+
+
+@pytest.mark.parametrize("line", ["a.png\ta.xml", "a.png  a.xml", "a.png a.xml "])
+def test_an_annotation_file_after_another_separator_is_no_annotation(photos, line):
+    (photos.parent / "list.txt").write_text(f"{line}\n")
+
+    with expect_error(DataError, ErrorCode.NOT_FOUND, mentions="one space"):
+        convert(photos, ImageSet(annotations=Annotations("xml")))
