@@ -20,6 +20,9 @@ Scalar = tuple[float, float, float, float]
 
 ScalarLike = float | Sequence[float]
 
+ROUNDED = (np.uint8, np.uint16, np.int16)
+"""Types of images that keep their type when they are resized."""
+
 
 @dataclass
 class Image2BlobParams:
@@ -161,7 +164,7 @@ def imagesFromBlob(blob_: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _channels_last(image: np.ndarray) -> np.ndarray:
-    """Return an image with a channel axis, uint8 or float32. Shape: (H, W, C)."""
+    """Return an image with a channel axis, in float32 or ``ROUNDED``. Shape: (H, W, C)."""
     if not isinstance(image, np.ndarray):
         what = type(image).__name__
         message = f"an image must be a numpy array, it is {what}; was the file read?"
@@ -176,7 +179,7 @@ def _channels_last(image: np.ndarray) -> np.ndarray:
     if pixels.shape[2] not in {1, 3, 4}:
         message = f"an image must have 1, 3 or 4 channels, it is {image.shape}"
         raise error(message, code=ErrorCode.SHAPE_MISMATCH, field="image", got=image.shape)
-    return pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)
+    return pixels if pixels.dtype in ROUNDED else pixels.astype(np.float32)
 
 
 def _fitted(image: np.ndarray, width: int, height: int, p: Image2BlobParams) -> np.ndarray:
@@ -210,7 +213,10 @@ def _resized(image: np.ndarray, height: int, width: int, factor: float | None = 
     """Resize; ``factor`` is the magnification if it differs from the quotient of the sizes."""
     step = None if factor is None else 1.0 / factor
     resize = resize_image if image.dtype == np.uint8 else resize_values
-    return np.moveaxis(resize(np.moveaxis(image, 2, 0), height, width, step), 0, 2)
+    found = np.moveaxis(resize(np.moveaxis(image, 2, 0), height, width, step), 0, 2)
+    kept = image.dtype in ROUNDED and image.dtype != found.dtype
+    result: np.ndarray = np.rint(found).astype(image.dtype) if kept else found
+    return result
 
 
 def _scaled(batch: np.ndarray, mean: Sequence[float], scale: Sequence[float]) -> np.ndarray:

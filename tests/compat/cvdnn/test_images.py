@@ -145,3 +145,12 @@ def test_no_scalefactor_changes_nothing():
     image = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
 
     np.testing.assert_array_equal(cvdnn.blobFromImage(image, None), cvdnn.blobFromImage(image))
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int16])
+def test_resized_integers_are_rounded(kind):
+    image = np.array([[0, 1002], [3, 30001]], kind)
+
+    blob = cvdnn.blobFromImage(image, size=(5, 2))
+
+    assert blob.tolist() == [[[[0, 100, 501, 902, 1002], [3, 3003, 15002, 27001, 30001]]]]
