@@ -459,6 +459,10 @@ class Evaluator:
             message = f"got test net {index}, and this solver has {len(run.test_nets)} test nets"
             count = len(run.test_nets)
             raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, got=index, test_nets=count)
+        if index >= len(run.param.test_iter) or run.param.test_iter[index] < 0:
+            got = run.param.test_iter[index : index + 1] or "no entry"
+            message = f"got {got} of test_iter for test net {index}, expected at least 0"
+            raise ConfigError(message, code=ErrorCode.INVALID, field="test_iter", net=index)
         if run.is_root:
             log.info("Iteration %d, Testing net (#%d)", iteration, index)
         net = run.test_nets[index]

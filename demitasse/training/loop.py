@@ -31,20 +31,21 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.updates import PreparedUpdate
 from demitasse.core.log import get_logger, number
 from demitasse.core.threads import Uninterrupted
-from demitasse.errors import DataError, NetError
+from demitasse.errors import ConfigError, DataError, ErrorCode, NetError
 from demitasse.memory import SyncedMemory
 from demitasse.net.execution import Loss
 from demitasse.net.graph_capture import CapturableWork, GraphCapture
 from demitasse.net.rollback import nothing
 from demitasse.training.context import Requests, TrainingContext
 from demitasse.training.lr_policies import Rate, learning_rate
-from demitasse.training.solver_param import is_due
+from demitasse.training.solver_param import check_fields, is_due
 
 if TYPE_CHECKING:
     from demitasse.training.checkpoint.checkpointer import Checkpointer
@@ -89,8 +90,12 @@ class TrainingLoop:
     def run(self, iterations: int) -> None:
         """Make so many updates, or fewer if a test or a request ends the run."""
         solver, run = self._solver, self._run
+        if not isinstance(iterations, Real) or iterations % 1:
+            message = f"got {iterations!r} iterations, expected a whole number"
+            raise ConfigError(message, code=ErrorCode.INVALID, got=iterations)
+        check_fields(run.param, run.updater.rule)  # they may have changed
         self._checkpointer.check_consistent(solver.iter)
-        last = self._last = solver.iter + iterations
+        last = self._last = solver.iter + int(iterations)
         solver.stopped = solver.early_stopped = False
         self.rollback_end = nothing
         if iterations > 0 and (run.param.snapshot or run.monitor.keeps_best):

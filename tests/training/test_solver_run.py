@@ -442,3 +442,41 @@ def test_a_solver_whose_update_failed_does_not_continue(fields, monkeypatch):
 
         with pytest.raises(SnapshotError):
             solver.step(1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "code"),
+    [("iter_size", 0, "OUT_OF_RANGE"), ("base_lr", math.nan, "NOT_FINITE"),
+     ("test_iter", [], "INVALID"), ("test_iter", [-1], "INVALID")],
+)  # fmt: skip
+def test_fields_that_changed_are_checked(fields, field, value, code):
+    solver = Solver(fields(TESTED))
+    if isinstance(value, list):
+        solver.param.test_iter[:] = value
+    else:
+        setattr(solver.param, field, value)
+
+    with expect_error(ConfigError, ErrorCode[code], field=field):
+        solver.step(1)
+
+    assert solver.iter == 0
+
+
+@pytest.mark.parametrize("iterations", [1.5, "2", math.inf, None])
+def test_a_part_of_an_update_is_refused(fields, iterations):
+    solver = Solver(fields())
+
+    with expect_error(ConfigError, ErrorCode.INVALID, got=iterations):
+        solver.step(iterations)
+
+    assert solver.iter == 0
+
+
+def test_whole_numbers_of_any_type_are_iterations(fields):
+    solver = Solver(fields())
+
+    solver.step(np.int64(2))
+    solver.step(2.0)
+
+    assert solver.iter == 4
+    assert type(solver.iter) is int
