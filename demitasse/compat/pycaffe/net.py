@@ -18,6 +18,7 @@ from demitasse.blob import Blob
 from demitasse.compat.pycaffe.common import begin_log, default_phase
 from demitasse.core.text import html_of
 from demitasse.errors import ErrorCode, NetError, ShapeError, WeightsError
+from demitasse.io.weights.load import LoadReport, OnMismatch
 from demitasse.io.weights.save import ARRAYS, save_caffemodel
 from demitasse.layers.data_layers.memory_data import MemoryData
 from demitasse.layers.python import Python
@@ -65,6 +66,22 @@ DEPRECATED_METHODS = {
 FileName = str | bytes | os.PathLike[str]
 
 
+class _Logged(engine.Net):
+    """A net that logs the layers of a file of weights that it does not have, as Caffe does."""
+
+    def load(self, source: Any, on_mismatch: OnMismatch = "raise") -> LoadReport:
+        """Load parameters, and log what was left out."""
+        return _load(self, source, on_mismatch)
+
+
+def _load(net: engine.Net, source: Any, on_mismatch: OnMismatch = "raise") -> LoadReport:
+    from demitasse.training.nets import log_load_report
+
+    report = engine.Net.load(net, source, on_mismatch)
+    log_load_report(report, source)
+    return report
+
+
 class Net:
     """A net: ``Net(file, phase, level=0, stages=None, weights=None)``.
 
@@ -78,7 +95,7 @@ class Net:
     def __init__(self, network_file: FileName, *args: Any, **kwargs: Any) -> None:
         phase, weights, level, stages = _arguments(*args, **kwargs)
         begin_log()
-        self._net = engine.Net(
+        self._net: engine.Net = _Logged(
             os.fsdecode(network_file), int(phase), level=level, stages=stages, weights=weights
         )
         self._fill()
@@ -348,11 +365,11 @@ class Net:
 
     def copy_from(self, path: FileName) -> None:
         """Load parameters by layer name from a file of weights, in any format."""
-        self._net.load(os.fsdecode(path))
+        _load(self._net, os.fsdecode(path))
 
     def load_hdf5(self, path: FileName) -> None:
         """Load parameters by layer name from an HDF5 file."""
-        self._net.load(os.fsdecode(path))
+        _load(self._net, os.fsdecode(path))
 
     def share_with(self, other: "Net") -> None:
         """Share the parameters of another net's layers with equal names."""

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from expect_error import expect_error
+from expect_error import expect_error, expect_warning
 
 import demitasse.compat.pycaffe as caffe
 from demitasse.compat.pycaffe import _caffe
@@ -215,6 +215,23 @@ def test_weights_are_copied_and_shared(on_backend):
 
     assert not (copied == 7).any()
     assert (two.params["ip"][0].data == 7).all()
+
+
+def test_layers_of_a_file_that_the_net_lacks_are_logged(folder, caplog):
+    caplog.set_level("INFO", "demitasse")
+    caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
+    text = Path("net.prototxt").read_text().replace('name: "ip"', 'name: "other"')
+    Path("other.prototxt").write_text(text)
+    line = "Ignoring source layer ip"
+
+    with expect_warning(RuntimeWarning, mentions=["keep initial values"]):
+        net = caffe.Net("other.prototxt", "w.caffemodel", caffe.TEST)
+    assert [record.getMessage() for record in caplog.records].count(line) == 1
+    net.copy_from("w.caffemodel")
+    assert [record.getMessage() for record in caplog.records].count(line) == 2
+    Path("solver.prototxt").write_text('net: "other.prototxt" base_lr: 1 lr_policy: "fixed"')
+    caffe.SGDSolver("solver.prototxt").net.copy_from("w.caffemodel")
+    assert [record.getMessage() for record in caplog.records].count(line) == 3
 
 
 @pytest.mark.parametrize("name", ["w.npz", "w.safetensors"])
