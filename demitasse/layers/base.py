@@ -218,7 +218,10 @@ class Layer(Arrays):
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         """Overwrite the wanted bottom gradients; add to the wanted parameter gradients."""
         if any(propagate_down):
-            message = f"layer type {self.type} has no gradient"
+            message = (
+                f"layer type {self.type} has no gradient; set its propagate_down to false, or with "
+                "force_backward leave it out of this phase, or start backward at a layer before it"
+            )
             raise NetError(message, code=ErrorCode.NO_GRADIENT, type=self.type)
 
     def allow_force_backward(self, bottom_index: int) -> bool:

@@ -102,7 +102,7 @@ def test_it_has_no_gradient():
     one = make_layer(text(), [X, LABELS])
     one.forward()
 
-    with expect_error(NetError, ErrorCode.NO_GRADIENT, type="Accuracy"):
+    with expect_error(NetError, ErrorCode.NO_GRADIENT, type="Accuracy", mentions="force_backward"):
         one.backward(1, propagate_down=[True, False])
     one.backward(1, propagate_down=[False, False])
 
