@@ -21,7 +21,7 @@ from demitasse.memory import Head
 def positive(value: int, field: str) -> int:
     """Return ``value`` if it is above 0; raise ConfigError otherwise, as for a missing field."""
     if value <= 0:
-        message = f"{field} must be above 0, it is {value or 'missing'}"
+        message = f"{field} must be above 0, it is {value or '0 or missing'}"
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=field, got=value)
     return value
 

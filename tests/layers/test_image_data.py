@@ -194,7 +194,8 @@ def test_refuses_one_of_height_and_width(open_layer):
 
 
 def test_refuses_a_batch_size_of_0(open_layer):
-    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="image_data_param.batch_size"):
+    field = "image_data_param.batch_size"
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field=field, mentions="is 0"):
         open_layer("batch_size: 0")
 
 
