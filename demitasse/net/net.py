@@ -134,6 +134,9 @@ class Net:
         if phase is not None:
             param.state.phase = phase_number(phase)
             param.state.level = level
+            if isinstance(stages, str):
+                text = f"got stages {stages!r}, expected a list of names; give [{stages!r}]"
+                raise ConfigError(text, code=ErrorCode.INVALID, field="stages", got=stages)
             param.state.stage.extend(stages)
         if force_backward is not None:
             param.force_backward = force_backward

@@ -94,6 +94,11 @@ def test_blobs_and_parameters_are_written_to_and_not_replaced():
     assert dict(net.params).keys() == {"ip1", "ip2"}
 
 
+def test_stages_are_a_list():
+    with expect_error(ConfigError, ErrorCode.INVALID, field="stages", mentions="['deploy']"):
+        small("TEST", stages="deploy")
+
+
 def test_the_phase_given_wins_over_the_file_and_stages_add_up():
     text = 'state { phase: TEST stage: "a" }' + SMALL.replace(
         'type: "Dropout"', 'type: "Dropout" include { stage: "a" stage: "b" phase: TRAIN }'
