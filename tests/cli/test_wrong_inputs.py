@@ -328,3 +328,15 @@ def test_unknown_weights_get_a_command_for_a_shell(run):
 
     assert "card 'my net.prototxt' run_iter_20.caffemodel" in said
     assert "Otherwise" not in said
+
+
+@pytest.mark.parametrize(
+    "command", ["summary model.toml", "export model.toml net.py", "time --model model.toml"]
+)
+def test_a_card_in_place_of_a_net_is_named(project, run, command):
+    Path("model.toml").write_text('[model]\nnet = "net.prototxt"\n')
+
+    result = run(command)
+
+    assert result.exit_code == 3
+    assert "model.toml: got a model card" in result.stderr

@@ -96,7 +96,13 @@ def read_net(path: PathLike, *, ignore_unknown_fields: bool = False) -> ReadNet:
         PrototxtError: The file does not exist, is empty, or is no net.
     """
     text, source = text_of_file(path), os.fspath(path)
-    return read_net_text(text, source, ignore_unknown_fields=ignore_unknown_fields)
+    try:
+        return read_net_text(text, source, ignore_unknown_fields=ignore_unknown_fields)
+    except PrototxtError:
+        if Path(source).suffix != ".toml":
+            raise
+        message = "got a model card (.toml), expected a net; give the prototxt that the card names"
+        raise PrototxtError(message, code=ErrorCode.INVALID).at(source) from None
 
 
 def read_net_text(
