@@ -215,6 +215,17 @@ def test_a_layer_of_the_users_own_is_found_by_every_way_of_naming_its_module(fol
     assert "Twice2" in by_file.stdout
 
 
+def test_trust_does_not_advise_itself(folder):
+    Path("own.py").write_text("")
+    Path("demitasse.toml").write_text('plugins = ["own.py"]')
+
+    listed = demitasse("trust")
+    trusted = demitasse("trust", "demitasse.toml")
+
+    assert "demitasse trust" in listed.stderr
+    assert (trusted.returncode, trusted.stderr) == (0, "")
+
+
 def test_a_module_is_imported_when_a_layer_of_it_is_asked_for(folder, monkeypatch):
     from demitasse import Net
 

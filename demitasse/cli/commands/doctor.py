@@ -3,6 +3,7 @@
 Source: Caffe, ``tools/caffe.cpp`` (``device_query``) and ``Caffe::DeviceQuery``.
 """
 
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -295,7 +296,25 @@ def device_query_command(gpu: str, as_json: bool) -> None:
             echo(f"{label + ':':<31}{text}")
 
 
-@click.command(cls=Command)
+class _TrustCommand(Command):
+    """A command that does not first advise to trust the files that it is given."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command without these warnings."""
+        advice = [f"`demitasse trust {file.absolute()}`" for file in ctx.params["files"]]
+
+        def wanted(record: logging.LogRecord) -> bool:
+            return not any(text in record.getMessage() for text in advice)
+
+        logger = logging.getLogger("demitasse.core.config.files")
+        logger.addFilter(wanted)
+        try:
+            return super().invoke(ctx)
+        finally:
+            logger.removeFilter(wanted)
+
+
+@click.command(cls=_TrustCommand)
 @click.argument("files", type=FILE, nargs=-1, metavar="[FILE]...")
 @switch("--remove", "Remove the files from the list of trusted files.")
 def trust_command(files: tuple[Path, ...], remove: bool) -> None:
