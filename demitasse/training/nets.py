@@ -51,6 +51,8 @@ def make_nets(
     source = given[0], getattr(param, given[0])
     first = {**options, "seed": seed, "keep_blobs": keep}
     net = _make_net(source, "TRAIN", param.train_state, base, first)
+    if not any(net.structure.blob_loss_weights) and not options["rank"]:
+        log.warning("The training net has no loss, so weights get no gradients; add a loss layer")
     load_weights_list(net, param.weights, base, on_mismatch)
     options = {**options, "device": net.device, "seed": net.seed}
     tests = []

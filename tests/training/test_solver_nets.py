@@ -50,6 +50,14 @@ def test_sgd_is_the_default(fields):
     assert Solver(fields()).type == "SGD"
 
 
+def test_a_training_net_without_a_loss_is_warned_of(fields, caplog):
+    Solver(fields())
+    assert "no loss" not in caplog.text
+
+    Solver(fields(net=STAGED))
+    assert caplog.text.count("has no loss") == 1
+
+
 class Careful(Solver):
     """Halves all gradients, stops after some updates, and notes what it is asked for."""
 
