@@ -88,6 +88,8 @@ def exit_code(error: BaseException) -> int:
     """Return the exit code for an exception."""
     if lacks_extra(error):
         return MODEL_OR_DATA
+    if isinstance(error, DemitasseError) and error.code is ErrorCode.UNWRITABLE:
+        return FAILED
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), FAILED)
 
 
@@ -153,6 +155,15 @@ def input_errors() -> Iterator[None]:
         raise DataError(error_text(error), code=code_of(error)) from error
     except (ValueError, ImportError) as error:
         raise ConfigError(str(error), code=ErrorCode.INVALID) from error
+
+
+@contextmanager
+def wrong_usage() -> Iterator[None]:
+    """Turn errors of the values of flags into errors about the usage of a command."""
+    try:
+        yield
+    except ConfigError as error:
+        fail(str(error))
 
 
 def error_text(error: OSError) -> str:

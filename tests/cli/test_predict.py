@@ -222,7 +222,8 @@ def test_parts_that_do_not_belong_together_are_not_joined(run):
         ("model.toml train_lmdb photos -o out", 3, "database"),
         ("stripes.caffemodel train_lmdb --format jsonl -o out", 3, "--format npz"),
         ("stripes.caffemodel train_lmdb --output none -o out", 3, "none"),
-        ("model.toml photos --shard 2/2 -o out", 3, "--shard"),
+        ("model.toml photos --shard 2/2 -o out", 2, "--shard"),
+        ("--join model.toml -o out.npz", 3, "model.toml: expected a folder"),
     ],
 )
 def test_what_cannot_be_predicted_is_told(run, args, code, message):

@@ -115,6 +115,27 @@ def test_snapshot_and_weights_together_are_wrong_usage(trained, run):
     assert "--weights" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [("--snapshot a.solverstate --force --exact", "--exact"), ("--logger foo:bar", "'foo:bar'"),
+     ("--logger jsonl:", "'jsonl:'"), ("--early_stopping loss --min_delta -1", "--min_delta")],
+)  # fmt: skip
+def test_flags_that_cannot_be_are_wrong_usage(project, run, flags, named):
+    result = run(f"train --solver solver.prototxt {flags}")
+
+    assert result.exit_code == 2
+    assert named in result.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_no_fault_of_a_file(project, run):
+    edit("solver.prototxt", ('snapshot_prefix: "run"', 'snapshot: 5 snapshot_prefix: "no/such"'))
+
+    result = run("train --solver solver.prototxt")
+
+    assert result.exit_code == 1
+    assert "snapshot_prefix" in result.stderr
+
+
 def test_a_state_with_weights_of_another_run_needs_force(trained, run):
     net = read_binary("run_iter_20.caffemodel", NetParameter)
     net.layer[1].blobs[0].data[0] += 1

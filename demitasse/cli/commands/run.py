@@ -14,7 +14,14 @@ import click
 
 from demitasse.cli import options
 from demitasse.cli.command import Command
-from demitasse.cli.errors import MODEL_OR_DATA, echo, fail, input_errors, print_stderr
+from demitasse.cli.errors import (
+    MODEL_OR_DATA,
+    echo,
+    fail,
+    input_errors,
+    print_stderr,
+    wrong_usage,
+)
 from demitasse.cli.options import FILE, FOLDER, POSITIVE, FloatRange, device_options, option, switch
 
 if TYPE_CHECKING:
@@ -151,7 +158,8 @@ def predict_command(
         return
     if not inputs:
         fail("Missing argument 'INPUT...'.")
-    part = find_shard(shard, os.environ)
+    with wrong_usage():
+        part = find_shard(shard, os.environ)
     if shard.startswith("auto"):
         echo(f"Shard {part}, from {part.where}")
     with ExitStack() as imported:

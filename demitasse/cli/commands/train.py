@@ -16,7 +16,14 @@ import click
 
 from demitasse.cli import options
 from demitasse.cli.command import Command, given_flags
-from demitasse.cli.errors import FAILED, INTERRUPTED, as_run_failures, fail, handle_errors
+from demitasse.cli.errors import (
+    FAILED,
+    INTERRUPTED,
+    as_run_failures,
+    fail,
+    handle_errors,
+    wrong_usage,
+)
 from demitasse.cli.options import FILE, POSITIVE, local_gpu, option, option_group, switch
 from demitasse.cli.signals import Effect, Signals
 
@@ -295,15 +302,23 @@ def train_command(
         fail("got --snapshot and --resume, expected one of them")
     if (force or exact) and snapshot is None and resume is None:
         fail("--force and --exact need --snapshot or --resume")
+    if force and exact:
+        fail("got --force and --exact, expected one of them")
     if histograms is not None and not loggers:
         fail("--histograms needs --logger")
+    if early_stopping and min_delta < 0:
+        fail(f"got --min_delta {min_delta:g}, expected at least 0")
     from demitasse.cli.progress import train_progress
     from demitasse.core.log import get_logger
     from demitasse.io.proto import read_solver_params
     from demitasse.training import EarlyStopping, Solver
     from demitasse.training.checkpoint.retention import latest_snapshot
     from demitasse.training.solver_param import locate_fields
+    from demitasse.training.tracking.logger import check_target
 
+    with wrong_usage():
+        for target in loggers:
+            check_target(target)
     log = get_logger(__name__)
     early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None
 

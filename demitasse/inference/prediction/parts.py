@@ -311,6 +311,9 @@ def join_parts(folder: Path, out: Path) -> int:
         DataError: Parts are missing, or do not belong together.
     """
     check_exists(folder)
+    if not folder.is_dir():
+        message = "expected a folder of parts"
+        raise DataError(message, str(folder), code=ErrorCode.INVALID)
     paths = sorted(path for path in folder.iterdir() if PART.fullmatch(path.name))
     kinds = {(match[2], match[3]) for path in paths if (match := PART.fullmatch(path.name))}
     if len(kinds) != 1:

@@ -172,6 +172,17 @@ KINDS = tuple(MAKERS)
 FORMS = "jsonl:PATH, tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT"
 
 
+def check_target(target: str) -> tuple[str, str]:
+    """Return kind and place of a target; ConfigError for an unknown kind, or without a place."""
+    kind, _, place = target.partition(":")
+    if kind not in MAKERS or not place:
+        near = "" if kind in MAKERS else suggestion(kind, MAKERS)
+        message = f"got logger {target!r}{near}, expected {FORMS}"
+        code = ErrorCode.INVALID if kind in MAKERS else ErrorCode.UNKNOWN
+        raise ConfigError(message, code=code, got=target)
+    return kind, place
+
+
 def open_logger(target: str) -> Logger:
     """Return the logger of a target.
 
@@ -183,12 +194,7 @@ def open_logger(target: str) -> Logger:
             installed, or fails, e.g. because a service cannot be reached.
         OSError: A file or folder cannot be written.
     """
-    kind, _, place = target.partition(":")
-    if kind not in MAKERS or not place:
-        near = "" if kind in MAKERS else suggestion(kind, MAKERS)
-        message = f"got logger {target!r}{near}, expected {FORMS}"
-        code = ErrorCode.INVALID if kind in MAKERS else ErrorCode.UNKNOWN
-        raise ConfigError(message, code=code, got=target)
+    kind, place = check_target(target)
     try:
         return MAKERS[kind](place)
     except (DemitasseError, OSError):
