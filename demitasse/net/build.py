@@ -115,7 +115,8 @@ def choose_storage(storage: Stored | None, device: Device, dtype: str, phase: st
     if chosen not in STORAGES:
         message = f"got storage {chosen!r}, expected one of {', '.join(STORAGES)}"
         raise fault(ErrorCode.UNKNOWN, message)
-    asked = "" if storage is not None else f" ({settings.where('gpu_storage_dtype')})"
+    by_argument = {"half": " (dtype float16)", "bfloat16": " (dtype bfloat16)"}.get(chosen, "")
+    asked = by_argument if storage is not None else f" ({settings.where('gpu_storage_dtype')})"
     if chosen not in device.backend.storages:
         has = ", ".join(device.backend.storages)
         message = (
@@ -125,8 +126,8 @@ def choose_storage(storage: Stored | None, device: Device, dtype: str, phase: st
         raise fault(ErrorCode.UNSUPPORTED, message)
     if chosen != "float" and phase == "TRAIN" and not device.backend.trains_narrow:
         message = (
-            f"storage {chosen!r}{asked} of {device} is for nets of phase TEST; train with storage "
-            "'float'"
+            f"storage {chosen!r}{asked} of {device} is for nets of phase TEST; train with dtype "
+            "float32 and storage 'float', the defaults"
         )
         raise fault(ErrorCode.UNSUPPORTED, message, phase=phase)
     if chosen != "float" and dtype != "float32":

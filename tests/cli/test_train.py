@@ -127,6 +127,13 @@ def test_flags_that_cannot_be_are_wrong_usage(project, run, flags, named):
     assert named in result.stderr
 
 
+def test_a_dtype_that_the_device_cannot_train_is_named_as_it_was_given(project, run):
+    result = run("train --solver solver.prototxt --dtype float16 --device cpu")
+
+    assert result.exit_code == 3
+    assert "dtype float16" in result.stderr
+
+
 def test_a_folder_that_cannot_be_written_is_no_fault_of_a_file(project, run):
     edit("solver.prototxt", ('snapshot_prefix: "run"', 'snapshot: 5 snapshot_prefix: "no/such"'))
 
