@@ -221,7 +221,7 @@ def test_parts_that_do_not_belong_together_are_not_joined(run):
         ("model.toml none.npy -o out", 3, "none.npy"),
         ("model.toml train_lmdb photos -o out", 3, "database"),
         ("stripes.caffemodel train_lmdb --format jsonl -o out", 3, "--format npz"),
-        ("stripes.caffemodel train_lmdb --output none -o out", 3, "none"),
+        ("stripes.caffemodel train_lmdb --output none -o out", 3, "got --output none,"),
         ("model.toml photos --shard 2/2 -o out", 2, "--shard"),
         ("--join model.toml -o out.npz", 3, "model.toml: expected a folder"),
     ],

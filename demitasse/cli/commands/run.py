@@ -127,7 +127,7 @@ def run_command(
     ["npz", "jsonl"], "npz",
 )  # fmt: skip
 @option(
-    "--output", "Write this blob in place of the outputs. Repeatable.", metavar="BLOB",
+    "--output keep_blobs", "Write this blob in place of the outputs. Repeatable.", metavar="BLOB",
     multiple=True,
 )  # fmt: skip
 @switch("--force", "Replace a part of another model, other items or another batch size.")
@@ -135,7 +135,8 @@ def run_command(
 @device_options
 def predict_command(
     model: Path, inputs: tuple[str, ...], weights: tuple[Path, ...], out: Path, shard: str,
-    batch: int, kind: Format, output: tuple[str, ...], force: bool, join: bool, device: str | None,
+    batch: int, kind: Format, keep_blobs: tuple[str, ...], force: bool, join: bool,
+    device: str | None,
 ) -> None:  # fmt: skip
     """Run a trained net on many inputs and write its outputs in parts.
 
@@ -165,7 +166,7 @@ def predict_command(
     with ExitStack() as imported:
         with input_errors():
             files = imported.enter_context(ready_files(find_model(model, weights)))
-            runner = BatchRunner(files, device, output)
+            runner = BatchRunner(files, device, keep_blobs)
             items = find_items(inputs, runner.net.inputs)
         with line_progress() as progress:
             path, made = make_part(
