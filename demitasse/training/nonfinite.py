@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse.core.deprecated import warn_once
 from demitasse.core.log import get_logger, number
-from demitasse.errors import ErrorCode, NetError
+from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.net import Net
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ class NonfiniteCheck:
         if action == "stop":
             warn_once('on_nonfinite="stop"', 'on_nonfinite="raise"', stacklevel=5)
             action = "raise"
+        if action not in {"warn", "raise"}:
+            message = f"got on_nonfinite {action!r}, expected 'warn' or 'raise'"
+            raise ConfigError(message, code=ErrorCode.INVALID, field="on_nonfinite", got=action)
         self.raises, self._warned = action == "raise", False
 
     def reset(self) -> None:

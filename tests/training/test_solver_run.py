@@ -480,3 +480,8 @@ def test_whole_numbers_of_any_type_are_iterations(fields):
 
     assert solver.iter == 4
     assert type(solver.iter) is int
+
+
+def test_an_unknown_action_for_losses_that_are_not_finite_is_refused(fields):
+    with expect_error(ConfigError, ErrorCode.INVALID, field="on_nonfinite", got="rasie"):
+        Solver(fields(), on_nonfinite="rasie")
