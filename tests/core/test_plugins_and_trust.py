@@ -226,6 +226,16 @@ def test_trust_does_not_advise_itself(folder):
     assert (trusted.returncode, trusted.stderr) == (0, "")
 
 
+def test_a_file_without_settings_is_not_trusted(folder):
+    Path("own.toml").write_text("seed = 1")
+
+    refused = demitasse("trust", "own.toml")
+
+    assert refused.returncode == 2
+    assert "demitasse.toml or pyproject.toml" in refused.stderr
+    assert not trust.trusted_files()
+
+
 def test_a_module_is_imported_when_a_layer_of_it_is_asked_for(folder, monkeypatch):
     from demitasse import Net
 

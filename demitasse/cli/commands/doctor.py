@@ -324,7 +324,7 @@ def trust_command(files: tuple[Path, ...], remove: bool) -> None:
     onednn_library, python_layers, jit) or write files (kernel_dump) are ignored, unless the file is
     trusted. Every change of a file ends the trust in it.
     """
-    from demitasse.core.config.files import distrust, trust, trust_list, trusted_files
+    from demitasse.core.config.files import NAMES, distrust, trust, trust_list, trusted_files
     from demitasse.core.paths import check_exists
 
     if not files:
@@ -333,6 +333,8 @@ def trust_command(files: tuple[Path, ...], remove: bool) -> None:
     for file in files:
         if not remove:
             check_exists(file)
+            if file.name not in NAMES:
+                fail(f"got {file}, expected a settings file: {' or '.join(NAMES)}")
             trust(file)
             echo(f"trusted in its current state: {file}")
         elif distrust(file):
