@@ -298,6 +298,13 @@ def test_the_verb_ends_with_4_where_nothing_fits(path, run):
     failed_with(shown, 4, ErrorCode.OUT_OF_MEMORY)
 
 
+def test_a_limit_that_is_no_size_is_wrong_usage(path, run):
+    shown = run(f"largest-batch {path} --device numpy --limit much")
+
+    assert shown.exit_code == 2
+    assert "'--limit': got 'much'" in shown.stderr
+
+
 def nvml(read):
     """Return what stands for pynvml; ``read`` reads the counter of millijoules."""
     names = {"Init": lambda: None, "DeviceGetHandleByPciBusId": str}

@@ -18,7 +18,7 @@ from demitasse.cli.command import DEVICES, Command, MultiValueCommand
 from demitasse.cli.errors import FAILED, echo, fail, print_stderr
 from demitasse.cli.options import FILE, POSITIVE, device_options, option, split_names, switch
 from demitasse.cli.render import print_json, show, table
-from demitasse.core.text import bytes_text
+from demitasse.core.text import bytes_text, read_size
 
 if TYPE_CHECKING:
     from demitasse.benchmark import Case
@@ -237,12 +237,20 @@ def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: s
     ]
 
 
+def _bytes(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
+    try:
+        return None if text is None else read_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
 @options.phase_option("TRAIN")
 @option(
-    "--limit", "Memory limit, e.g. 8GiB. [default: nine tenths of the free memory]", metavar="SIZE"
-)
+    "--limit", "Memory limit, e.g. 8GiB. [default: nine tenths of the free memory]", metavar="SIZE",
+    callback=_bytes,
+)  # fmt: skip
 @option(
     "--keep keep_blobs", "Blobs to keep, in addition to inputs and outputs.", default="outputs",
     metavar="BLOB[,BLOB]|outputs|all",
