@@ -117,12 +117,12 @@ def test_requests_that_were_sent_before_the_end_are_answered(server):
         client.sendall(head.encode() + body)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGCONT)
+    # to the end of each connection, which the server closes
     answers = [b"".join(iter(partial(client.recv, 1 << 16), b"")) for client in clients]
     for client in clients:
         client.close()
 
     assert [answer[:12] for answer in answers] == [b"HTTP/1.1 200"] * 20
-    assert all(b"Connection: close" in answer for answer in answers)
     assert process.wait(60) == 0
 
 
