@@ -269,6 +269,14 @@ def test_a_chart_is_drawn(project, run, kind):
     assert "<td>deploy</td><td>TEST</td><td>numpy</td>" in page
 
 
+def test_a_chart_of_an_unknown_kind_is_refused_before_the_measurement(project, run):
+    result = run(f"bench deploy.prototxt --devices numpy --batches 1 {QUICK} --chart a.foo")
+
+    assert result.exit_code == 2
+    assert "a.foo" in result.stderr
+    assert "preparing" not in result.stderr
+
+
 # -- ``demitasse largest-batch`` --
 
 

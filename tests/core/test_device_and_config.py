@@ -139,6 +139,12 @@ def test_a_damaged_settings_file_is_reported(tmp_path, text):
         settings.get("optimize")
 
 
+def test_a_settings_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "demitasse.toml").write_text('device = "readonly"', encoding="utf-8-sig")
+
+    assert str(choose_device()[0]) == "readonly"
+
+
 def test_values_that_cannot_be_read_name_their_source(tmp_path, monkeypatch):
     monkeypatch.setenv("DEMITASSE_OPTIMIZE", "perhaps")
     with expect_error(ConfigError, setting="optimize", got="perhaps", where="DEMITASSE_OPTIMIZE"):

@@ -184,6 +184,8 @@ def bench_command(
             together += [[path] for path in deploy_nets(net)]
         else:
             together[0].append(net)
+    if chart is not None and chart.suffix not in {".svg", ".png", ".pdf"}:
+        fail(f"got --chart {chart}, expected a name with .svg or .png")
     saved = None if baseline is None else read_results(baseline)
     names = [Device(name).name for name in split_names(devices)] or [choose_device()[0].name]
     others, results = installed_peers() if peers else [], []

@@ -234,7 +234,7 @@ SPARE, FACTOR = 16 << 20, 20
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """Return the table in the bytes of a TOML file.
+    """Return the table in the bytes of a TOML file, with or without a byte order mark.
 
     Raises:
         ValueError: The bytes are no TOML, or nearly all of them are headers of tables.
@@ -244,4 +244,4 @@ def parse_toml(content: bytes) -> dict[str, Any]:
     if tables * TABLE_BYTES > SPARE + FACTOR * len(content):
         message = f"got up to {tables} tables in {len(content)} bytes, expected fewer"
         raise ValueError(message)
-    return tomllib.loads(content.decode())
+    return tomllib.loads(content.decode("utf-8-sig"))
