@@ -156,10 +156,9 @@ def write_page(
         else:
             page.text("No case is slower than the tolerance.")
     for name, result in named(results):
-        if not result.layers:
-            continue
-        with page.folded(f"Layers of {name}"):
-            page.table(("layer", "ms", "share"), slowest_layers(result, 25), numbers=(1, 2))
+        if result.layers:
+            with page.folded(f"Layers of {name}"):
+                page.table(("layer", "ms", "share"), slowest_layers(result, 25), numbers=(1, 2))
     page.write(path)
 
 

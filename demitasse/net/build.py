@@ -115,7 +115,7 @@ def choose_storage(storage: Stored | None, device: Device, dtype: str, phase: st
     if chosen not in STORAGES:
         message = f"got storage {chosen!r}, expected one of {', '.join(STORAGES)}"
         raise fault(ErrorCode.UNKNOWN, message)
-    by_argument = {"half": " (dtype float16)", "bfloat16": " (dtype bfloat16)"}.get(chosen, "")
+    by_argument = "".join(f" (dtype {d})" for d, s in NARROW_DTYPES.items() if s == chosen)
     asked = by_argument if storage is not None else f" ({settings.where('gpu_storage_dtype')})"
     if chosen not in device.backend.storages:
         has = ", ".join(device.backend.storages)

@@ -69,6 +69,12 @@ class Curve:
     style: int | None = None  # its index, 0 is solid; None for solid while there are new colours
 
 
+def has_format(path: Path, figure: Figure | None = None) -> bool:
+    """Return whether a figure, by default of any chart, is written to files with this extension."""
+    figure = Chart((), "")._figure(NARROW)[0] if figure is None else figure
+    return path.suffix[1:] in figure.canvas.get_supported_filetypes()
+
+
 @dataclass(frozen=True)
 class Chart:
     """A chart of curves.
@@ -99,12 +105,11 @@ class Chart:
         from demitasse.core.atomic import atomic_write
 
         figure, _ = self._figure(WIDE)
-        kind = path.suffix.removeprefix(".")
-        if kind not in figure.canvas.get_supported_filetypes():
+        if not has_format(path, figure):
             message = f"got the extension {path.suffix!r}, expected e.g. .svg or .png"
             raise DemitasseError(message, code=ErrorCode.UNSUPPORTED, got=path.suffix)
         with atomic_write(path) as file:
-            _save(figure, file, kind, facecolor="white", dpi=100)
+            _save(figure, file, path.suffix[1:], facecolor="white", dpi=100)
 
     def _figure(self, size: tuple[float, float]) -> tuple[Figure, Axes]:
         try:

@@ -98,7 +98,8 @@ class TrainReport:
 
     def set_window(self, window: int) -> None:
         """Average the displayed loss over another number of iterations."""
-        self.losses = deque(self.losses, maxlen=window)
+        if window != self.losses.maxlen:
+            self.losses = deque(self.losses, maxlen=window)
 
     def set_losses(self, losses: Iterable[float]) -> None:
         """Replace the losses in the window, oldest first."""

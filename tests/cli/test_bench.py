@@ -270,6 +270,8 @@ def test_a_chart_is_drawn(project, run, kind):
 
 
 def test_a_chart_of_an_unknown_kind_is_refused_before_the_measurement(project, run):
+    pytest.importorskip("matplotlib")
+
     result = run(f"bench deploy.prototxt --devices numpy --batches 1 {QUICK} --chart a.foo")
 
     assert result.exit_code == 2

@@ -74,18 +74,20 @@ def test_a_net_is_served_until_it_is_asked_to_end(server):
     assert process.wait(60) == 0
 
 
+def head_of(body, host, more=""):
+    lines = f"Host: {host}\r\n{more}Content-Length: {len(body)}\r\n\r\n"
+    return f"POST /v2/models/stripes/infer HTTP/1.1\r\n{lines}".encode()
+
+
 @needs("signals")
 def test_what_is_under_way_is_finished(server):
     process, address, _ = server()
     host, port = address.removeprefix("http://").split(":")
     body = asked(DATA)
-    head = (
-        f"POST /v2/models/stripes/infer HTTP/1.1\r\nHost: {host}\r\nExpect: 100-continue\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
+    head = head_of(body, host, "Expect: 100-continue\r\n")
 
     with socket.create_connection((host, int(port)), timeout=60) as client:
-        client.sendall(head.encode())
+        client.sendall(head)
         begun = client.recv(1000)  # the application has asked for the body
         process.send_signal(signal.SIGTERM)
         wait_until_nobody_listens(host, int(port))
@@ -103,18 +105,15 @@ def test_requests_that_were_sent_before_the_end_are_answered(server):
     process, address, _ = server()
     host, port = address.removeprefix("http://").split(":")
     body = asked(DATA)
-    head = (
-        f"POST /v2/models/stripes/infer HTTP/1.1\r\nHost: {host}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
+    request = head_of(body, host) + body
 
     clients = [socket.create_connection((host, int(port)), timeout=60) for _ in range(20)]
     for client in clients[:10]:  # connections that the server knows
-        client.sendall(head.encode() + body)
+        client.sendall(request)
         assert client.recv(1000).startswith(b"HTTP/1.1 200")
     process.send_signal(signal.SIGSTOP)  # what is sent now is read after the signal
     for client in clients:
-        client.sendall(head.encode() + body)
+        client.sendall(request)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGCONT)
     # to the end of each connection, which the server closes

@@ -176,6 +176,7 @@ def bench_command(
     )
     from demitasse.core.device import Device, choose_device
     from demitasse.core.paths import check_exists, is_folder
+    from demitasse.pages.charts import has_format
 
     together: list[list[Path]] = [[]]
     for net in nets:
@@ -184,7 +185,7 @@ def bench_command(
             together += [[path] for path in deploy_nets(net)]
         else:
             together[0].append(net)
-    if chart is not None and chart.suffix not in {".svg", ".png", ".pdf"}:
+    if chart is not None and not has_format(chart):
         fail(f"got --chart {chart}, expected a name with .svg or .png")
     saved = None if baseline is None else read_results(baseline)
     names = [Device(name).name for name in split_names(devices)] or [choose_device()[0].name]
@@ -197,10 +198,10 @@ def bench_command(
     show("\n" + ", ".join(f"{name} {value}" for name, value in about.items()))
     for note in notes(results):
         show(note)
-    for name, result in ((name, one) for name, one in named(results) if one.layers):
-        echo(f"\n{name}, slowest layers:")
-        echo(table(("layer", "ms", "share"), slowest_layers(result, 10)))
     for name, result in named(results):
+        if result.layers:
+            echo(f"\n{name}, slowest layers:")
+            echo(table(("layer", "ms", "share"), slowest_layers(result, 10)))
         if result.error:
             print_stderr(f"{name}: {result.error}")
         elif saved is not None and name not in saved:

@@ -178,9 +178,8 @@ def consistency_command(
         how: dict[str, Any] = {"prepare": prepare, "seed": seed, "dtype": made.dtype, **state}
         trained = compare_training(net, names, steps, **how) if steps else []
         title = f"{made.name} ({net.name})" if made.name else net.name
-        result = ComparisonReport(
-            title, found, trained, precision(made), report.rtol, missing=wrong
-        )
+        kind = precision(made)
+        result = ComparisonReport(title, found, trained, kind, report.rtol, missing=wrong)
     report.show(ctx, result)
 
 

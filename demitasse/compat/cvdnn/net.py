@@ -57,7 +57,7 @@ class Layer:
     @blobs.setter
     def blobs(self, values: Sequence[np.ndarray]) -> None:
         with failing_as("blobs"):
-            self._net._replace_blobs(self, self._number, [np.asarray(value) for value in values])
+            self._net._replace_blobs(self, [np.asarray(value) for value in values])
 
     def outputNameToIndex(self, outputName: str) -> int:
         """Return the index of the output with this name; -1 if it does not exist."""
@@ -101,8 +101,7 @@ class Net:
 
     def getLayersCount(self, layerType: str) -> int:
         """Return the number of layers of a type."""
-        types = [INPUT_TYPE, *(layer.type for layer in self._imported.layers)]
-        return types.count(layerType)
+        return [INPUT_TYPE, *(layer.type for layer in self._imported.layers)].count(layerType)
 
     def getUnconnectedOutLayers(self) -> np.ndarray:
         """Return the numbers of the layers without readers, int32."""
@@ -125,7 +124,7 @@ class Net:
         layer = self._imported.layers[number - 1]
         return Layer(layer.name, layer.type, layer.tops, number, self)
 
-    def _replace_blobs(self, layer: Layer, number: int, values: list[np.ndarray]) -> None:
+    def _replace_blobs(self, layer: Layer, values: list[np.ndarray]) -> None:
         """Replace all parameters of a layer; shapes may differ by axes of length 1."""
         built = self._ready()
         shapes = [blob.shape for blob in layer.blobs]
@@ -135,7 +134,7 @@ class Net:
         if lengths != [[n for n in value.shape if n != 1] for value in values]:
             message = f"parameters of layer {layer.name!r} are {shapes}, got {given}"
             raise error(message, code=ErrorCode.SHAPE_MISMATCH, layer=layer.name, got=given)
-        target = built.layer(number)
+        target = built.layer(layer._number)
         for blob, value in zip(target.blobs, values, strict=True):
             blob.mutable_cpu_data()[...] = value.reshape(blob.shape)
         if target.name in built.untrained:
@@ -226,13 +225,12 @@ class Net:
         Raises:
             error: The net is empty, an input is missing, or a layer does not exist.
         """
-        if isinstance(outputBlobs, str):  # the order of arguments with a name
-            return tuple(self._run([outputBlobs or self._last()])[0])
-        if outputBlobs is not ... and (outputName is None or isinstance(outputName, str)):
-            return tuple(self._run([outputName or self._last()])[0])
-        if outputName is None or isinstance(outputName, str):
-            return self._run([outputName or self._last()])[0][0]
-        return tuple(tops[0] for tops in self._run(list(outputName) or [self._last()]))
+        # outputBlobs comes first in the order of arguments with a name
+        wanted = outputBlobs if isinstance(outputBlobs, str) else outputName
+        if wanted is None or isinstance(wanted, str):
+            [tops] = self._run([wanted or self._last()])
+            return tops[0] if outputBlobs is ... else tuple(tops)
+        return tuple(tops[0] for tops in self._run(list(wanted) or [self._last()]))
 
     @failing_as("forwardAndRetrieve")
     def forwardAndRetrieve(self, outBlobNames: Names) -> tuple[tuple[np.ndarray, ...], ...]:
@@ -494,14 +492,12 @@ def readNetFromCaffe(prototxt: Source, caffeModel: Source | None = "") -> Net:
         text = _contents(prototxt, "prototxt").decode("utf-8", "surrogateescape")
     message = parse_text(text, NetParameter, source)
     weights: Weights | None = None
-    if caffeModel is None:
-        weights = None
-    elif isinstance(caffeModel, (str, os.PathLike)):
+    if isinstance(caffeModel, (str, os.PathLike)):
         weights = Path(caffeModel) if os.fspath(caffeModel) else None
         if weights is not None and not is_file(weights):
             missing = f"{weights}: No such file or directory"
             raise error(missing, code=ErrorCode.NOT_FOUND, file=str(weights))
-    else:
+    elif caffeModel is not None:
         encoded = _contents(caffeModel, "caffeModel")
         if encoded:
             weights = parsed(encoded, NetParameter, "caffeModel buffer", WeightsError)

@@ -281,8 +281,7 @@ def _changed_values(was: Iterable[Fact], now: Iterable[Fact]) -> Iterator[Differ
 
 def _shown(value: str) -> str:
     """Return floats as they were written, without the digits that float32 adds."""
-    items = [str(np.float32(x)) if FLOAT.fullmatch(x) else x for x in value.split(", ")]
-    return ", ".join(items)
+    return ", ".join(str(np.float32(x)) if FLOAT.fullmatch(x) else x for x in value.split(", "))
 
 
 def _table(facts: Iterable[Fact]) -> dict[str, str]:
