@@ -82,7 +82,7 @@ class CpuBackend(NumpyBackend):
         tuning = self.engine.tuning.as_set(thread_count(), "bfloat16")
         if not tuning.width:
             return ("float",)
-        return STORAGES if tuning.bf16 or tuning.amx else ("float", "half")
+        return STORAGES if tuning.rounds else ("float", "half")
 
     @cached_property
     def engine(self) -> Engine:

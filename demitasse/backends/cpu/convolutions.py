@@ -339,12 +339,32 @@ class IgemmKernels(ConvKernels):
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         source, x = self._image(operands.source)
-        read = PreferredArg(source.blob, source.layout, diff=source.diff)
+        target, other = operands.target, operands.other
+        if self.schedule.tuning.bf16:
+            source, target = self._rounded(source, target)
+            x = volumes_of(source.layout, bf16=True)
+            if other is not None:
+                best = layouts.rounded(target.layout, self.op.group)
+                other = PreferredArg(other.blob, target.layout, best)
+        else:
+            source = PreferredArg(source.blob, source.layout, diff=source.diff)
+        y = volumes_of(target.layout, bf16=True)
         make = partial(
-            igemm_forward, self.schedule, x, volumes_of(operands.target.layout), operands.then,
-            adds=operands.other is not None, by_tap=self.by_rows,
+            igemm_forward, self.schedule, x, y, operands.then, adds=other is not None,
+            by_tap=self.by_rows,
         )  # fmt: skip
-        return self._call(make, replace(operands, source=read), operands.other)
+        return self._call(make, replace(operands, source=source, target=target), other)
+
+    def _rounded(self, source: InputArg, target: OutputArg) -> tuple[InputArg, OutputArg]:
+        """Return source and target, in bfloat16 where others agree.
+
+        A target to which several blocks of sums are added is in float32.
+        """
+        ends = rounded_ends(self.case.at.layouts, source, target, self.op.group)
+        x, y = (volumes_of(end.layout, bf16=True) for end in ends)
+        schedule = self.schedule.of_pairs() if x.bf16 else self.schedule
+        several = len(schedule.blocks(in_place=schedule.in_place(x, y))) > 1
+        return ends[0], target if several else ends[1]
 
     def data(self, operands: ConvOperands) -> KernelCall:
         phases = math.prod(self.schedule.step)
@@ -436,8 +456,10 @@ class DepthwiseKernels(UpsamplingKernels):
             operands, taken = replace(operands, offsets=None), operands.offsets
         else:
             operands, _ = self._as_written(operands, self.case.x[1])
-        if self.case.tuning.amx and self.schedule.group.size == 1 and not few:
-            ends = rounded_ends(self.case.at.layouts, operands.source, operands.target)
+        at = self.case.at
+        rounds = kernel_tuning(self.engine, storage=at.storage).rounds
+        if rounds and self.schedule.group.size == 1 and not few:
+            ends = rounded_ends(at.layouts, operands.source, operands.target)
             operands = replace(operands, source=ends[0], target=ends[1])
         operands, (x, y) = self._filled(operands)
         make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)

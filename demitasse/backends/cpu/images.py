@@ -32,20 +32,22 @@ def images_of(layout: Layout) -> Images | None:
     return Images.channels_last(shape, bf16=layout.bf16) if last else None
 
 
-def volumes_of(layout: Layout) -> Images:
-    """Return images of up to three axes with their channels last.
+def volumes_of(layout: Layout, *, bf16: bool = False) -> Images:
+    """Return images of up to three axes with their channels last, of float32 or also ``bf16``.
 
     Raises:
         Declined: They lie otherwise.
     """
     n, c, *spatial = shape = layout.shape
-    last = layout is layouts.innermost(shape, 1) and len(spatial) <= MOST_AXES
+    places = layouts.stored(layout, bf16=False) if bf16 else layout
+    last = places is layouts.innermost(shape, 1) and len(spatial) <= MOST_AXES
     decline_if(not last, f"{layout}; implicit GEMM takes channels that lie side by side")
     planes, rows, columns = [1] * (MOST_AXES - len(spatial)) + spatial
     plane = rows * columns * c
     return Images(
-        (n, c, rows, columns), planes * plane, columns * c, c, planes=planes, plane_stride=plane
-    )
+        (n, c, rows, columns), planes * plane, columns * c, c, planes=planes, plane_stride=plane,
+        bf16=layout.bf16,
+    )  # fmt: skip
 
 
 def suitable_images(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -30,6 +30,7 @@ from demitasse.backends.kernels.language import structs
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import (
     FLOAT,
+    HALF,
     INT,
     LINE_BYTES,
     Condition,
@@ -300,14 +301,18 @@ class TileRows(NamedTuple):
 def _kernel(
     k: Kernel, f: IgemmFields, of: TileRows, panels: Panels, *, order: Order, in_place: bool,
     touches: bool, ahead: int, summed: bool, adds: bool, limited: bool, relu: bool, bf16: bool,
+    rounds: bool, y_size: int,
 ) -> None:  # fmt: skip
     """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``.
+
+    Products are of pairs of ``bf16``, to which windows of float32 are rounded with ``rounds``.
+    Outputs have ``y_size`` bytes.
 
     Of memory that is read after the product, a step prefetches some lines ``ahead``, 0 for none.
     With ``touches``, pixels are read in their order before tiles of them are.
     """
     rows, panel_bytes = of.most, panels.vectors * k.vector_bytes
-    x_bytes, y_bytes = f.x.column_stride * FLOAT, f.y.column_stride * FLOAT
+    x_bytes, y_bytes = f.x.column_stride * FLOAT, f.y.column_stride * y_size
     with each_part(k, f) as part:
         x = f.x.at + part.group * f.channels * FLOAT
         first, last = chunk(f.pixels, part.number, f.parts)
@@ -319,18 +324,19 @@ def _kernel(
             count = minimum(stop, last - first) - start
             tiles = (count + (rows - 1)) // rows
             if not in_place:
-                list_windows(k, f, origin, count, tiles * rows, part.entries)
+                list_windows(k, f, origin, count, tiles * rows, part.entries, y_size)
             elif touches:
                 k.touch(x + origin * x_bytes, count * x_bytes)
             with k.loop(f.block_count) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
-                length = copied[1] * ((copied[3] + 1) // 2 if bf16 else copied[3])
+                length = copied[1] * ((copied[3] + 1) // 2 if rounds else copied[3])
                 if not in_place:
-                    copy_windows(k, f, part, copied, tiles * rows, bf16=bf16)
+                    copy_windows(k, f, part, copied, tiles * rows, rounds=rounds)
                 even = k.prefetch_step(panel_bytes * UNROLLED, tiles)
 
                 def write_panel(panel: Word, masks: Masks) -> None:
                     place = part.group * f.filter_count * FLOAT + panel * panel_bytes
+                    y_place = place // (FLOAT // y_size)
                     filters = part.filters + (panel * f.terms + term) * panel_bytes
                     following, step = filters + f.terms * panel_bytes, even
                     if ahead:
@@ -354,15 +360,17 @@ def _kernel(
                         )  # fmt: skip
                         # known behind the innermost loop, so that no register holds them in it
                         if in_place:
-                            target = f.y.at + (origin + row) * y_bytes + place
+                            target = f.y.at + (origin + row) * y_bytes + y_place
                             targets = [target + y_bytes * i for i in range(rows)]
                         else:
                             entry = part.entries + row * ENTRY_BYTES + 4 * INT
                             targets = [
-                                k.load_word(entry + ENTRY_BYTES * i) + place for i in range(rows)
+                                k.load_word(entry + ENTRY_BYTES * i) + y_place for i in range(rows)
                             ]
-                        write = partial(write_sums, k, sums, targets, masks)
-                        finish = _epilogue(k, f, place, adds=adds, limited=limited, relu=relu)
+                        write = partial(write_sums, k, sums, targets, masks, size=y_size)
+                        finish = _epilogue(
+                            k, f, place, adds=adds, limited=limited, relu=relu, y_size=y_size
+                        )
                         if summed:
                             before, final = block.i > 0, block.i > f.block_count - 2
                             with k.cases(choose(final, 1, 0)) as case:
@@ -391,13 +399,15 @@ Finish = Callable[[Sequence[Vector], Sequence[tuple[Word, int]], Masks], list[Ve
 
 def write_sums(
     k: Kernel, sums: Sequence[Vector], targets: Sequence[Word], masks: Masks,
-    before: Condition | None = None, finish: Finish | None = None,
+    before: Condition | None = None, finish: Finish | None = None, size: int = FLOAT,
 ) -> None:  # fmt: skip
     """Write the sums of rows, row after row, or add them to those ``before``.
 
-    All addresses are read before one is written, since rows may have the same address.
+    All addresses are read before one is written, since rows may have the same address. Sums of a
+    ``size`` of 2 bytes are rounded to bfloat16, and fill whole vectors.
     """
-    places = [(target + k.vector_bytes * j, j) for target in targets for j in range(len(masks))]
+    vector_bytes, vectors = k.width * size, range(len(masks))
+    places = [(target + vector_bytes * j, j) for target in targets for j in vectors]
     values = list(sums)
     if before is not None:
         values = [
@@ -407,12 +417,16 @@ def write_sums(
     if finish is not None:
         values = finish(values, places, masks)
     for value, (at, j) in zip(values, places, strict=True):
-        k.store(value, at, masks[j])
+        if size == HALF:
+            k.store_bfloat(value, at)
+        else:
+            k.store(value, at, masks[j])
 
 
 def list_windows(
-    k: Kernel, f: ProductFields, origin: Word, count: Word, rows: Word, entries: Word
-) -> None:
+    k: Kernel, f: ProductFields, origin: Word, count: Word, rows: Word, entries: Word,
+    y_size: int = FLOAT,
+) -> None:  # fmt: skip
     """Write a list of ``rows``, of ``count`` windows; the rows behind them repeat the last."""
     plane_pixels = f.y.rows * f.y.columns
     image, place = origin // (plane_pixels * f.y_planes), origin % (plane_pixels * f.y_planes)
@@ -423,7 +437,7 @@ def list_windows(
         corner = [plane * f.step_deep, row * f.step_down, column * f.step_right]
         x = image * f.x.image_stride + _place(f.x, f.x_plane_stride, *corner)
         y = image * f.y.image_stride + _place(f.y, f.y_plane_stride, plane, row, column)
-        entry = [f.x.at + x * FLOAT, *corner, f.y.at + y * FLOAT]
+        entry = [f.x.at + x * FLOAT, *corner, f.y.at + y * y_size]
         for i, word in enumerate(entry):
             k.store_word(word, entries + one.i * ENTRY_BYTES + i * INT)
         carry = choose(one.i + 1 < count, 1, 0)
@@ -464,11 +478,14 @@ def _each_window(
 
 def copy_windows(
     k: Kernel, f: ProductFields, part: Part, copied: Sequence[Word], rows: Word, *,
-    bf16: bool = False,
+    rounds: bool = False,
 ) -> None:  # fmt: skip
-    """Copy some channels of some taps, ``copied``, of the windows in the part's list."""
+    """Copy some channels of some taps, ``copied``, of the windows in the part's list.
+
+    With ``rounds``, they are rounded to bfloat16.
+    """
     tap, taps, channel, channels = copied
-    narrower = 2 if bf16 else 1  # bytes of a float for each byte that is written
+    narrower = 2 if rounds else 1  # bytes of a float for each byte that is written
     end, several = channels * FLOAT, k.vector_bytes * COPIED
     middle = end // several * several
     vectors = choose(end < k.vector_bytes, 0, end)
@@ -476,7 +493,7 @@ def copy_windows(
     def copy(source: Word, target: Word, at: Word) -> None:
         store(k.load(source + at), target + at // narrower)
 
-    store = k.store_bfloat if bf16 else k.store
+    store = k.store_bfloat if rounds else k.store
     with k.loop(taps, words=[f.taps + tap * (3 * INT), part.buffer]) as one:
         at, into = one.words
         with _each_window(k, f, part, at, channel, rows, into, ROW_BYTES) as (source, target):
@@ -487,9 +504,9 @@ def copy_windows(
                 copy(source, target, minimum(vector.i, end - k.vector_bytes))
             with k.loop(choose(vectors > 0, 0, end), 0, FLOAT) as number:
                 store(k.load_float(source + number.i), target + number.i // narrower)
-            if bf16:
+            if rounds:
                 k.store_half(k.word(0), target + end // narrower)
-        pairs = (channels + 1) // 2 if bf16 else channels
+        pairs = (channels + 1) // 2 if rounds else channels
         one.words = [at + 3 * INT, into + pairs * FLOAT]
 
 
@@ -530,9 +547,10 @@ def _row_places(k: Kernel, row_bytes: Word | int, rows: int) -> list[Word | int]
 
 
 def _epilogue(
-    k: Kernel, f: IgemmFields, place: Word, *, adds: bool, limited: bool, relu: bool
+    k: Kernel, f: IgemmFields, place: Word, *, adds: bool, limited: bool, relu: bool, y_size: int
 ) -> Finish:
     """Return a function that writes offsets, what is added, and the rectifier, for a panel."""
+    load, _ = k.access(y_size)
 
     def finish(
         sums: Sequence[Vector], places: Sequence[tuple[Word, int]], masks: Masks
@@ -544,7 +562,7 @@ def _epilogue(
         for total, (at, j) in zip(sums, places, strict=True):
             value = total + offsets[j]
             if adds:
-                value += k.load(at + (f.added - f.y.at), masks[j])
+                value += load(at + (f.added - f.y.at), *[masks[j]] * (y_size == FLOAT))
             values.append(then[j](value))
         return values
 
@@ -565,8 +583,9 @@ class IgemmSchedule(TunedKernel):
         order: Order of filters that are packed on the way; "" if they come in panels.
         merged: Groups of the convolution in each: so many that their filters fill a vector. Filters
             are zeros for the channels of other groups.
-        buffered: Numbers of pixels of products whose pixels lie in a core's own buffer, in
-            bfloat16 where products are, at equal distances; none for images.
+        buffered: Numbers of pixels of products whose pixels lie in a core's own buffer, at equal
+            distances; none for images.
+        paired: Whether the input is in bfloat16, each two channels of which are one.
     """
 
     kernel, rounds = "igemm", True
@@ -581,11 +600,21 @@ class IgemmSchedule(TunedKernel):
     order: Order = ""
     merged: int = 1
     buffered: tuple[int, ...] = ()
+    paired: bool = False
+
+    @property
+    def rounds_input(self) -> bool:
+        """True if windows are rounded to bfloat16 as they are copied."""
+        return self.tuning.bf16 and not self.paired
 
     @property
     def each(self) -> int:
         """Channels of a term: two of bfloat16 are in the place of a float."""
-        return 2 if self.tuning.bf16 else 1
+        return 2 if self.rounds_input else 1
+
+    def of_pairs(self) -> IgemmSchedule:
+        """Return the schedule for an input in bfloat16."""
+        return replace(self, channels=self.channels // 2, paired=True)
 
     def terms(self, taps: int, channels: int) -> int:
         """Return the terms of a window's sum."""
@@ -677,7 +706,7 @@ class IgemmSchedule(TunedKernel):
         """True if pixels that are rows of a matrix are read in place."""
         pixels = (self.taps, self.step) == (((0, 0, 0),), (1, 1, 1))
         few = pixels and self.channels <= WIDEST_IN_PLACE
-        return few and self.width > NEON and not self.tuning.bf16
+        return few and self.width > NEON and not self.rounds_input
 
     def touches(self, x: Images) -> bool:
         """Return whether pixels in place are read in their order before tiles of them are."""
@@ -771,6 +800,8 @@ class ImplicitGemm:
         self, schedule: IgemmSchedule, x: Images, y: Images, then: Rectifier = NOTHING,
         filter_stride: int = 0, *, adds: bool = False, ahead_bytes: int = 0,
     ) -> None:  # fmt: skip
+        if x.bf16:
+            schedule, x = schedule.of_pairs(), x.paired()
         self.schedule, in_place = schedule, schedule.in_place(x, y)
         rows = schedule.tile_rows(x, in_place=in_place)
         self._blocks = schedule.blocks(in_place=in_place)
@@ -782,6 +813,7 @@ class ImplicitGemm:
             schedule.width, rows, schedule.panel_kinds, order=schedule.order, in_place=in_place,
             touches=in_place and schedule.touches(x), ahead=lines, summed=len(self._blocks) > 1,
             adds=adds, limited=then.limited, relu=then.relu, bf16=schedule.tuning.bf16,
+            rounds=schedule.rounds_input, y_size=y.element_bytes,
         )  # fmt: skip
         of_group = schedule.panels * terms * schedule.panel
         # of a buffer all at once: each panel, and what is prefetched with the panels, comes once

@@ -88,6 +88,15 @@ class Images:
         contiguous = self.is_rows and self.column_stride == self.shape[1]
         return math.prod(self.shape) * FLOAT if contiguous else 0
 
+    def paired(self) -> Images:
+        """Return images of bfloat16, channels last, as images of float32: pairs of channels."""
+        (n, c, h, w), strides = self.shape, (self.image_stride, self.row_stride, self.column_stride)
+        image, row, column = (stride // 2 for stride in strides)
+        return replace(
+            self, shape=(n, c // 2, h, w), image_stride=image, row_stride=row,
+            column_stride=column, plane_stride=self.plane_stride // 2, bf16=False,
+        )  # fmt: skip
+
     def in_planes(self, count: int) -> Images:
         """Return images whose rows are those of so many images, one after the other."""
         n, c, rows, columns = self.shape

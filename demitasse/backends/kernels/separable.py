@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +70,7 @@ class SeparableSchedule:
     def between(self) -> Images:
         """Layout of the images between the two, of which a buffer has some rows."""
         n, channels, height, width = self.strips.y
-        bf16 = self.strips.tuning.amx
+        bf16 = self.strips.tuning.rounds
         line = LINE * (1 + bf16)
         pixel = (math.ceil(channels / line) | 1) * line
         row = width * pixel
@@ -165,24 +165,25 @@ class TiledFields(SeparableFields):
     product: AmxFields  # type: ignore[assignment]
 
 
-Between = Literal["float32", "pairs", "tiles", "tiles behind zeros"]
-"""Pixels between the two: pairs and tiles of channels are in bfloat16; zeros fill tiles up."""
-
-
 @SeparableFields.kernel("separable")
-def _kernel(k: Kernel, s: SeparableFields, code: WindowCode, between: Between) -> None:
-    _write(k, s, code, between, FLOAT)
+def _kernel(k: Kernel, s: SeparableFields, code: WindowCode, y_size: int) -> None:
+    _write(k, s, code, y_size, prefetches=True)
 
 
 @TiledFields.kernel("separable_tiles")
-def _tiled_kernel(
-    k: Kernel, s: TiledFields, code: WindowCode, between: Between, y_size: int
-) -> None:
-    _write(k, s, code, between, y_size)
+def _tiled_kernel(k: Kernel, s: TiledFields, code: WindowCode, y_size: int, *, fills: bool) -> None:
+    _write(k, s, code, y_size, fills=fills)
 
 
-def _write(k: Kernel, s: SeparableFields, code: WindowCode, between: Between, y_size: int) -> None:
-    each, product, tiles = s.depthwise, s.product, between.startswith("tiles")
+def _write(
+    k: Kernel, s: SeparableFields, code: WindowCode, y_size: int, *, prefetches: bool = False,
+    fills: bool = False,
+) -> None:  # fmt: skip
+    """Write the kernel of outputs of ``y_size`` bytes.
+
+    It ``prefetches`` what the next block reads, or ``fills`` the last tile of a pixel up.
+    """
+    each, product = s.depthwise, s.product
     thread, threads = k.thread()
     buffer = each.y.at + thread * s.buffer_bytes
     row_bytes, y_row_bytes = each.y.row_stride * code.sizes[1], product.y.row_stride * y_size
@@ -191,14 +192,12 @@ def _write(k: Kernel, s: SeparableFields, code: WindowCode, between: Between, y_
         first, last = chunk(each.x.images * each.y.rows, part.i, s.parts)
         begin, end = (first + place for place in chunk(last - first, block.i, s.blocks))
         pixels = (end - begin) * each.y.columns
-        if between == "tiles behind zeros":
+        if fills:
             _fill_pixels(k, each, buffer, pixels)
         with k.loop(end, begin, words=[buffer]) as row:
             image, line = row.i // each.y.rows, row.i % each.y.rows
             write_row(k, each, code, image, line, (k.word(0), each.vectors), row.words[0])
             row.words = [row.words[0] + row_bytes]
-        if between == "pairs":
-            _round_pixels(k, each, buffer, pixels)
         changes = {
             "y.images": k.word(1),
             "x.at": buffer,
@@ -206,19 +205,10 @@ def _write(k: Kernel, s: SeparableFields, code: WindowCode, between: Between, y_
             "y.rows": end - begin,
             "added": product.added + begin * y_row_bytes,
         }
-        if not tiles:
+        if prefetches:
             unseen = end % each.y.rows * each.step_down - each.top + s.overlap
-            changes["ahead"] = each.x.row(end // each.y.rows, unseen)
+            changes["ahead"] = each.x.row(end // each.y.rows, unseen, code.sizes[0])
         k.call_at(s.multiply, product.store(k, changes), 0, 1)
-
-
-def _round_pixels(k: Kernel, each: DepthwiseFields, buffer: Word, pixels: Word) -> None:
-    """Replace the channels of each pixel by bfloat16, at the pixel's beginning."""
-    with k.loop(pixels, words=[buffer]) as pixel:
-        [at] = pixel.words
-        with k.loop(each.x.channels, 0, k.width) as channel:
-            k.store_bfloat(k.load(at + channel.i * FLOAT), at + channel.i * HALF)
-        pixel.words = [at + each.y.column_stride * FLOAT]
 
 
 def _fill_pixels(k: Kernel, each: DepthwiseFields, buffer: Word, pixels: Word) -> None:
@@ -272,17 +262,16 @@ class SeparableConvolution:
             product = replace(blocks.product, **buffered)
             self._product = AmxConvolution(product, between, y, then[1], adds=adds)
             whole = product.steps.fills(blocks.channels)
-            filled: Between = "tiles" if whole else "tiles behind zeros"
-            self._kernel = _tiled_kernel(strips.width, code, filled, y.element_bytes)
+            self._kernel = _tiled_kernel(strips.width, code, y.element_bytes, fills=not whole)
             fields = TiledFields
             self._buffer += LINE
             self.filters = self._product.filters
         else:
             self._product = ImplicitGemm(
                 replace(blocks.product, **buffered), between, y, then[1], adds=adds,
-                ahead_bytes=max(rows) * op.stride[0] * x.row_stride * FLOAT,
+                ahead_bytes=max(rows) * op.stride[0] * x.row_stride * x.element_bytes,
             )  # fmt: skip
-            self._kernel = _kernel(strips.width, code, "pairs" if tuning.bf16 else "float32")
+            self._kernel = _kernel(strips.width, code, y.element_bytes)
             self.filters = aligned(self._product.size)
         self.scratch_size = tuning.threads * self._buffer
         self._arguments = structs.Arguments(

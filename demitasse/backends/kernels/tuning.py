@@ -73,6 +73,11 @@ class Tuning:
         """Name of the instructions that multiply."""
         return "amx_bf16" if self.amx else self.instructions + "_bf16" * self.bf16
 
+    @property
+    def rounds(self) -> bool:
+        """True if products are in bfloat16."""
+        return self.bf16 or self.amx
+
     def imbalance(self, count: int) -> float:
         """Return the load of the thread with most of ``count`` items, relative to the mean."""
         return math.ceil(count / self.threads) * self.threads / count

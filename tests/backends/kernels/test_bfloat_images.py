@@ -13,9 +13,12 @@ from demitasse.backends.kernels.channel_affine import channel_factors
 from demitasse.backends.kernels.depthwise import DepthwiseConvolution, plan_depthwise
 from demitasse.backends.kernels.elementwise import Elementwise
 from demitasse.backends.kernels.epilogue import RELU
+from demitasse.backends.kernels.igemm import plan_igemm
+from demitasse.backends.kernels.igemm_convolution import igemm_forward
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.target import has_bf16
 from demitasse.backends.kernels.pooling import Pooling
+from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.ops import Pool
 from demitasse.backends.storage import narrowed
@@ -100,6 +103,70 @@ def test_channels_are_convolved_by_themselves(stride, channels, stored):
         conv(source, target, offsets)
 
     expect_alike(run, normal(*op.bottom), op.top, stored)
+
+
+@STORED
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize(
+    ("channels", "filters", "window"),
+    [
+        (32, 48, {}),
+        (96, 32, {"stride": (2, 3)}),
+        (64, 96, {"group": 2}),
+        (1024, 16, {}),
+        (48, 80, {"kernel": (3, 3), "pad": (1, 1)}),
+        (64, 64, {"kernel": (3, 2), "stride": (2, 1), "dilation": (1, 2), "group": 4}),
+    ],
+)
+def test_channels_are_products(channels, filters, window, adds, stored):
+    op = convolution(2, channels, filters, (9, 14), **window)
+    tuning = Tuning(16, 2, bf16=True)
+    weights = normal(filters, channels // op.group, *op.kernel, seed=1)
+    offsets, other = normal(filters, seed=2), kept(normal(*op.top, seed=3), "bfloat16")
+
+    def run(x, y, source, target):
+        schedule = plan_igemm(op, op.bottom, op.top, tuning)
+        conv = igemm_forward(schedule, x, y, RELU, adds=adds)
+        conv.update(weights.reshape(-1))
+        added = memory(other, bf16=y.bf16) if adds else None
+        conv(source, target, offsets, added, aligned(conv.scratch_size))
+
+    expect_alike(run, normal(*op.bottom), op.top, stored)
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+def test_sums_of_several_blocks_read_pairs(kernel):
+    op = convolution(1, 1280, 32, (5, 6), kernel=kernel)
+    tuning, weights = Tuning(16, 2, bf16=True), normal(32, 1280, *kernel, seed=1)
+
+    def run(x, y, source, target):
+        conv = igemm_forward(plan_igemm(op, op.bottom, op.top, tuning), x, y)
+        conv.update(weights.reshape(-1))
+        conv(source, target, None, None, aligned(conv.scratch_size))
+
+    expect_alike(run, normal(*op.bottom), op.top, "x")
+
+
+@STORED
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("channels", [32, 96])
+def test_depthwise_and_pointwise_convolutions_run_together(channels, adds, stored):
+    each = convolution(2, channels, channels, (17, 9), kernel=(3, 3), pad=(1, 1), group=channels)
+    pixels = convolution(2, channels, 64, (17, 9))
+    tuning = Tuning(16, 2, bf16=True, always=frozenset({"separable"}))
+    filters, weights = normal(channels, 1, 3, 3, seed=1), normal(64, channels, seed=2)
+    before, after = normal(channels, seed=3), normal(64, seed=4)
+    other = kept(normal(*pixels.top, seed=5), "bfloat16")
+
+    def run(x, y, source, target):
+        blocks = plan_separable(each, pixels, tuning)
+        conv = SeparableConvolution(blocks, x, y, (RELU, RELU), adds=adds)
+        conv.depthwise.update(filters.reshape(-1))
+        conv.update(weights.reshape(-1))
+        added = [memory(other, bf16=y.bf16)] * adds
+        conv(source, target, before, after, *added, aligned(conv.scratch_size))
+
+    expect_alike(run, normal(*each.bottom), pixels.top, stored)
 
 
 @STORED

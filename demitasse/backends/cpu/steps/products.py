@@ -73,8 +73,7 @@ class Product:
         )
         self.row = layouts.plain((self.m,))
         self._tuning, narrow = kernel_tuning(engine), kernel_tuning(engine, storage=storage)
-        rounds = narrow.bf16 or narrow.amx
-        pays = rounds and not transpose and self.k >= narrow.width < self.m
+        pays = narrow.rounds and not transpose and self.k >= narrow.width < self.m
         self._narrow, self._half = narrow if pays else None, storage == "half"
         self._rounded = ParameterRounding("half", weight.name, weight.count)
 
