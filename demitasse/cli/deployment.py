@@ -104,7 +104,10 @@ def _as_caffe_files(files: ModelFiles) -> Iterator[ModelFiles]:
     check_exists(files.net)
     with TemporaryDirectory(prefix="demitasse-") as folder:
         net, weights = Path(folder, "net.prototxt"), Path(folder, "net.caffemodel")
-        import_onnx(files.net, net, weights, device="numpy").net.close()
+        done = import_onnx(files.net, net, weights, device="numpy")
+        for note in done.notes:
+            log.info("%s: %s", files.net, note)
+        done.net.close()
         card = None if files.card is None else replace(files.card, net=net, weights=(weights,))
         yield ModelFiles(net, (weights,), card)
 

@@ -92,7 +92,10 @@ def open_net(path: Path, phase: str, *, device: str | None, **options: Any) -> N
     from demitasse.interop.onnx_import import import_onnx
 
     check_exists(path)
-    return import_onnx(path, device=device).net
+    done = import_onnx(path, device=device)
+    for note in done.notes:
+        log.info("%s: %s", path, note)
+    return done.net
 
 
 def load_weights_into(

@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.device import Device
-from demitasse.errors import ConfigError, ErrorCode, NetError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
 from demitasse.interop.onnx_import.converters import CONVERTERS, REASONS
 from demitasse.interop.onnx_import.converters.elementwise import fuse_gelu
 from demitasse.interop.onnx_import.model import (
@@ -147,6 +147,7 @@ def import_onnx(
         raise error.at(str(source)) from None
     net = Net(builder.message, phase="TEST", device=device)
     _set_weights(net, read, builder)
+    builder.notes += _batch_notes(read, source, net, builder.blobs)
     result = Imported(source, [], net, dict(builder.blobs), builder.notes)
     if check:
         result.compare().check_agreement(f"the net disagrees with {source}", "float32")
@@ -154,6 +155,27 @@ def import_onnx(
         result.files = [Path(prototxt), Path(caffemodel)]
         _write(builder, *result.files)
     return result
+
+
+def _batch_notes(read: Model, source: Path, net: Net, blobs: Mapping[str, str]) -> list[str]:
+    """Return a note if the net does not follow the model to a larger batch.
+
+    The first of one item, for example, is the whole batch, and needs no layer.
+    """
+    have = {one.name: one.shape for one in read.inputs}
+    more = {name: (have[name][0] + 1, *have[name][1:]) for name in read.free}
+    other = read_model(source, have | more, None) if more else read
+    if not more or other.faults:
+        return []
+    names = [name for name, value in read.values.items() if name in blobs and value.shape]
+    try:
+        net.reshape(more)
+        odd = [name for name in names if net.blobs[blobs[name]].shape != other.values[name].shape]
+    except DemitasseError as error:
+        return [f"for another batch, import again: {error.message}"]
+    finally:
+        net.reshape({name: have[name] for name in more})
+    return [f"for another batch, import again: {one!r} has another shape there" for one in odd[:1]]
 
 
 def _write(builder: NetBuilder, prototxt: Path, caffemodel: Path) -> None:

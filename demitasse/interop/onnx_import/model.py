@@ -135,12 +135,14 @@ class Model:
         inputs: Inputs that are not constants.
         nodes: Nodes that the outputs need, in order, without folded ones.
         faults: Node that cannot be read -> the reason.
+        free: Inputs whose first size is free.
     """
 
     def __init__(
         self, message: Any, shapes: Mapping[str, Shape], batch: int | None, onnx: Any
     ) -> None:
         self._onnx, graph = onnx, message.graph
+        self.free: list[str] = []
         self.name = graph.name
         self.opset = next((one.version for one in message.opset_import if not one.domain), 1)
         self._ir = message.ir_version
@@ -171,6 +173,8 @@ class Model:
         """Return an input with a known shape."""
         tensor = info.type.tensor_type
         dtype = self._dtype(tensor.elem_type)
+        if not all(one.dim_value > 0 for one in tensor.shape.dim[:1]):
+            self.free.append(info.name)
         given = shapes.get(info.name)
         if given is not None:
             return Tensor(info.name, tuple(given), dtype)

@@ -167,6 +167,27 @@ def test_items_of_a_larger_batch_are_normalized_on_their_own(operator, shape, op
     np.testing.assert_allclose(net(x), np.concatenate(alone), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("operator", "constants", "options", "count"),
+    [
+        ("Slice", {"a": np.array([0]), "b": np.array([1]), "c": np.array([0])}, {}, 1),
+        ("Gather", {"a": np.array(0)}, {"axis": 0}, 1),
+        ("Relu", {}, {}, 0),
+        ("Expand", {"a": np.array([1, 2, 3])}, {}, 0),
+        ("Softmax", {}, {"axis": 0}, 0),
+    ],
+)
+def test_a_net_for_one_batch_alone_is_noted(operator, constants, options, count, tmp_path):
+    file = save_node(tmp_path, operator, ["N", 2, 3], constants, **options)
+
+    done = import_onnx(file)
+
+    assert len(done.notes) == count
+    assert done.net.blobs["x"].shape == (1, 2, 3)
+    larger = import_onnx(file, batch=2).net
+    assert larger.blobs["y"].shape[0] == 2 or count
+
+
 @pytest.mark.parametrize(("operator", "wanted"), [("Sub", [-3, 1]), ("Div", [-0.5, 1.5])])
 def test_a_constant_without_axes_is_an_operand(operator, wanted, tmp_path):
     file = save_node(tmp_path, operator, [1, 2], {"a": np.float32(2)})
