@@ -1,9 +1,11 @@
 """How many threads numpy's BLAS has in a pass, and that it has its own again afterwards."""
 
+from threading import Barrier, Thread
+
 import numpy as np
 import pytest
 
-from demitasse.backends.numpy.products import blas, held_to
+from demitasse.backends.numpy.products import BlasThreads, blas
 from demitasse.core import threads as module
 from demitasse.core.config import settings
 from demitasse.core.device import Device
@@ -18,6 +20,7 @@ def library():
     [library] = blas()
     before = library.get_num_threads()
     library.set_num_threads(3)
+    getattr(library, "clear_controlling_thread", lambda: None)()  # of threadpoolctl 3.8
     yield library
     library.set_num_threads(before)
 
@@ -40,7 +43,7 @@ def test_beside_openmp_it_has_one_thread(library):
 def test_without_a_setting_it_has_no_more_than_cores(library, monkeypatch):
     monkeypatch.setattr(module, "cores", lambda: 2)
 
-    with settings.override(threads=0), held_to():
+    with settings.override(threads=0), BlasThreads():
         assert library.get_num_threads() == 2
 
     assert library.get_num_threads() == 3
@@ -54,8 +57,30 @@ def test_what_a_program_has_lowered_stays_low(monkeypatch):
 
 
 def test_passes_that_overlap_leave_it_as_it_was(library):
-    with settings.override(threads=2), held_to(), held_to(1):
+    with settings.override(threads=2), BlasThreads(), BlasThreads(1):
         np.dot(np.ones((2, 2)), np.ones((2, 2)))
+
+    assert library.get_num_threads() == 3
+
+
+def test_the_last_of_several_threads_leaves_it_as_it_was(library):
+    barrier = Barrier(2, timeout=60)
+
+    def run():
+        with BlasThreads(1):
+            barrier.wait()
+            barrier.wait()
+        barrier.wait()
+        barrier.wait()
+
+    thread = Thread(target=run)
+    thread.start()
+    barrier.wait()  # one pass runs
+    with BlasThreads(1):
+        barrier.wait()
+        barrier.wait()  # the pass of the thread ended
+    barrier.wait()
+    thread.join()
 
     assert library.get_num_threads() == 3
 

@@ -10,7 +10,7 @@ from demitasse.backends import random
 from demitasse.backends.base import Backend
 from demitasse.backends.numpy import updates
 from demitasse.backends.numpy.lowerings import LOWERINGS
-from demitasse.backends.numpy.products import blas, held_to
+from demitasse.backends.numpy.products import BlasThreads, blas
 from demitasse.backends.numpy.step import Engine
 from demitasse.backends.step import Lowerings
 from demitasse.backends.updates import UpdateKernels
@@ -19,7 +19,7 @@ from demitasse.core.threads import wanted_threads
 ELEMENTS = 1 << 16  # most elements that are scattered at once, unless a single row has more
 
 
-class _Entered(held_to):
+class _Entered(BlasThreads):
     """A pass: overflow and NaN are values, as on every other device; debug_info finds them."""
 
     __slots__ = ("_quiet",)

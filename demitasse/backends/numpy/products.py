@@ -287,16 +287,25 @@ def blas() -> list[Any]:
     return list(controller.lib_controllers)
 
 
-_passes: weakref.WeakSet[held_to] = weakref.WeakSet()
+def _set_threads(library: Any, count: int) -> None:
+    """Set the threads of a BLAS library.
+
+    Since threadpoolctl 3.8, calls of other threads are ignored until the first one gives way.
+    """
+    library.set_num_threads(count)
+    if hasattr(library, "clear_controlling_thread"):
+        library.clear_controlling_thread()
+
+
+_passes: weakref.WeakSet[BlasThreads] = weakref.WeakSet()
 _before: dict[Any, int] = {}  # threads of each BLAS library before the first pass
 
 
-class held_to:  # noqa: N801 - is read as what the block is
-    """Let numpy's BLAS have so many threads in a pass, None for as many as are wanted.
+class BlasThreads:
+    """Limit numpy's BLAS to a number of threads in a pass; None for the configured number.
 
-    What it had comes back when the last pass of the process ends. There is no lock and no count
-    that an interrupt could leave taken: a pass counts as long as its frame lives. It is a class,
-    for a pass over a small net is not much longer than the two switches of a generator.
+    The end of the last pass of the process restores the number. No lock and no count can be left
+    taken by an interrupt: a pass counts as long as its frame lives. A generator would be slower.
     """
 
     __slots__ = ("__weakref__", "_threads")
@@ -305,7 +314,7 @@ class held_to:  # noqa: N801 - is read as what the block is
         self._threads = threads
 
     def __enter__(self) -> None:
-        """Give the libraries as many."""
+        """Set the number of threads of the libraries."""
         try:
             _passes.add(self)
             for library in blas():
@@ -313,9 +322,9 @@ class held_to:  # noqa: N801 - is read as what the block is
                 wanted = wanted_threads(has) if self._threads is None else self._threads
                 if has != wanted:
                     _before.setdefault(library, has)
-                    library.set_num_threads(wanted)
+                    _set_threads(library, wanted)
         except BaseException:
-            held_to.__exit__(self)  # a subclass has entered nothing yet
+            BlasThreads.__exit__(self)  # a subclass has entered nothing yet
             raise
 
     def __exit__(self, *error: object) -> None:
@@ -325,4 +334,4 @@ class held_to:  # noqa: N801 - is read as what the block is
             for library in blas():
                 threads = _before.pop(library, 0)
                 if threads:
-                    library.set_num_threads(threads)
+                    _set_threads(library, threads)
