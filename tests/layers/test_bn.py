@@ -7,7 +7,9 @@ import pytest
 from expect_error import expect_error
 from gradients import expect_gradients
 
+from demitasse import Net
 from demitasse.errors import ConfigError, ErrorCode, ShapeError
+from demitasse.io.proto import LayerParameter, NetParameter
 from demitasse.testing import make_layer
 
 RNG = np.random.default_rng(0)
@@ -163,6 +165,24 @@ class TestPSPNet:
         one.backward(np.ones_like(X))
 
         assert all((blob.diff == 0).all() for blob in one.params)
+
+
+@pytest.mark.parametrize("ones", [[], [1, 1]], ids=["yjxiong", "PSPNet"])
+def test_files_of_both_forks_load(tmp_path, ones):
+    net = Net(
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [1, 3, 2, 5] } } }'
+        'layer { name: "bn" type: "BN" bottom: "x" top: "y" bn_param { frozen: true } }'
+    )
+    stored = LayerParameter(name="bn", type="BN")
+    for index in range(4):
+        stored.blobs.add(shape={"dim": [1, 3, *ones]}, data=[index + 1, index + 2, index + 3])
+    file = tmp_path / "pspnet.caffemodel"
+    file.write_bytes(NetParameter(layer=[stored]).SerializeToString())
+
+    report = net.load(file)
+
+    assert report.loaded == ["bn"]
+    np.testing.assert_array_equal(net.params["bn"][3].data.reshape(-1), [4, 5, 6])
 
 
 def test_without_fields_stored_parameters_decide():

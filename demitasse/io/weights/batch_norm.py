@@ -1,4 +1,4 @@
-"""BatchNorm statistics in files: running averages, and conversion from NVCaffe.
+"""Statistics of BatchNorm and BN in files: running averages, and conversion from forks.
 
 NVCaffe's layer may have a scale and a bias: five parameters. Its mean and variance are averages,
 while Caffe's are sums to be divided by the third parameter; so the third becomes 1.
@@ -14,6 +14,9 @@ import numpy as np
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto import BlobProto, LayerParameter, floats, set_floats
 
+PSPNET = 4
+"""Parameters of PSPNet's BN: slope, bias, mean, variance."""
+
 
 def running_averages(blobs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and variance of sums of means, variances and weights; 0 before any update."""
@@ -24,14 +27,19 @@ def running_averages(blobs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarra
 
 
 def converted_blobs(layer: LayerParameter, wanted: int) -> Sequence[BlobProto]:
-    """Return the stored parameters of a layer, converted if from NVCaffe's BatchNorm.
+    """Return the stored parameters of a layer, converted if from NVCaffe's BatchNorm or a BN.
 
     Five parameters are mean, variance, a correction, scale and bias (0.16 and later); if the last
     parameter is a single number: scale, bias, mean, variance and a correction (0.15). Three
     parameters are NVCaffe's if stored as raw bytes, or if the divisor of the statistics is 0.
+    Those of PSPNet's BN have the shape (1, C, 1, 1), those of yjxiong's and of Demitasse (1, C).
     ``wanted`` is the number of parameters of the net's layer.
     """
     blobs = layer.blobs
+    if layer.type == "BN" and len(blobs) == wanted == PSPNET:
+        for blob in blobs:
+            if blob.shape.dim[2:] == [1, 1]:
+                del blob.shape.dim[2:]
     if layer.type != "BatchNorm" or len(blobs) not in {3, 5}:
         return blobs
     values = [floats(blob) for blob in blobs]
