@@ -446,7 +446,7 @@ def test_old_entries_of_forks_become_current_layers(text, current):
         ),
         (
             "type: 'Convolution3D' convolution3d_param { temporal_pad: 1 filter_group: 2 }",
-            "type: 'Convolution' convolution_param { temporal_pad: 1 group: 2 }",
+            "type: 'Convolution' convolution_param { temporal_pad: 1 }",
         ),
         (
             "type: 'Pooling3D' pooling3d_param { kernel_h: 3 kernel_w: 2 kernel_l: 4 pad_l: 1 }",
