@@ -242,6 +242,21 @@ def test_parameters_in_four_axes_fit_as_in_old_files(tmp_path, kind):
             np.testing.assert_array_equal(mine, theirs)
 
 
+def test_biases_of_c3d_have_five_axes():
+    text = (
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [1, 1, 2, 4, 4] } } }'
+        'layer { name: "conv" type: "Convolution3D" bottom: "x" top: "y" convolution3d_param '
+        "{ num_output: 2 kernel_size: 3 kernel_depth: 2 } }"
+    )
+    net, stored = net_of(text), NetParameter()
+    layer = stored.layer.add(name="conv", type="Convolution3D")
+    layer.blobs.add(shape={"dim": [2, 1, 2, 3, 3]}, data=range(36))
+    layer.blobs.add(shape={"dim": [1, 1, 1, 1, 2]}, data=[1, 2])
+
+    assert net.load(stored).loaded == ["conv"]
+    assert net.params["conv"][1].data.tolist() == [1, 2]
+
+
 def test_hdf5_weights_with_a_gap_are_refused(tmp_path):
     h5py = pytest.importorskip("h5py")
     scales().save_hdf5(tmp_path / "w.h5")

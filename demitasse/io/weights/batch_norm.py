@@ -1,4 +1,4 @@
-"""Statistics of BatchNorm and BN in files: running averages, and conversion from forks.
+"""Statistics of BatchNorm in files: running averages, and conversion of forks' parameters.
 
 NVCaffe's layer may have a scale and a bias: five parameters. Its mean and variance are averages,
 while Caffe's are sums to be divided by the third parameter; so the third becomes 1.
@@ -27,12 +27,13 @@ def running_averages(blobs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarra
 
 
 def converted_blobs(layer: LayerParameter, wanted: int) -> Sequence[BlobProto]:
-    """Return the stored parameters of a layer, converted if from NVCaffe's BatchNorm or a BN.
+    """Return the stored parameters of a layer, converted if a fork has others.
 
     Five parameters are mean, variance, a correction, scale and bias (0.16 and later); if the last
     parameter is a single number: scale, bias, mean, variance and a correction (0.15). Three
     parameters are NVCaffe's if stored as raw bytes, or if the divisor of the statistics is 0.
     Those of PSPNet's BN have the shape (1, C, 1, 1), those of yjxiong's and of Demitasse (1, C).
+    Biases of C3D 1.1 have five axes.
     ``wanted`` is the number of parameters of the net's layer.
     """
     blobs = layer.blobs
@@ -40,6 +41,10 @@ def converted_blobs(layer: LayerParameter, wanted: int) -> Sequence[BlobProto]:
         for blob in blobs:
             if blob.shape.dim[2:] == [1, 1]:
                 del blob.shape.dim[2:]
+    if layer.type == "Convolution":
+        for blob in blobs[1:]:
+            if blob.shape.dim[:-1] == [1, 1, 1, 1]:
+                del blob.shape.dim[:-1]
     if layer.type != "BatchNorm" or len(blobs) not in {3, 5}:
         return blobs
     values = [floats(blob) for blob in blobs]
