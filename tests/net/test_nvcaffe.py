@@ -36,13 +36,13 @@ def stored(*blobs, kind="BatchNorm"):
     return net
 
 
-def make(fields=""):
+def make(fields="", phase="TEST"):
     text = f"""
         layer {{ type: "Input" name: "in" top: "x"
           input_param {{ shape {{ dim: [2, {C}, 4, 4] }} }} }}
         layer {{ type: "BatchNorm" name: "bn" bottom: "x" top: "y"
           batch_norm_param {{ {fields} }} }}"""
-    return Net(parse_text(text, NetParameter), "TEST", device="numpy")
+    return Net(parse_text(text, NetParameter), phase, device="numpy")
 
 
 def output(net):
@@ -58,10 +58,12 @@ def expected(scale=1.0, bias=0.0):
 
 
 ORDERS = {
-    "0.16": [blob(MEAN), blob(VARIANCE), blob([7]), blob(SCALE), blob(BIAS)],
+    "0.16": [blob(MEAN), blob(VARIANCE), blob([0]), blob(SCALE), blob(BIAS)],
+    "0.16, raw": [blob(v, raw="<f4") for v in (MEAN, VARIANCE, [7], SCALE, BIAS)],
     "0.16, four axes": [
-        blob(v, shape=(1, len(v), 1, 1)) for v in (MEAN, VARIANCE, [7], SCALE, BIAS)
+        blob(v, shape=(1, len(v), 1, 1)) for v in (MEAN, VARIANCE, [1], SCALE, BIAS)
     ],
+    "Intel": [blob(7 * MEAN), blob(7 * VARIANCE), blob([7]), blob(SCALE), blob(BIAS)],
     "0.15": [blob(SCALE), blob(BIAS), blob(MEAN), blob(VARIANCE), blob([7])],
 }
 
@@ -74,6 +76,20 @@ def test_five_parameters(order):
 
     assert report.loaded == ["bn"]
     np.testing.assert_allclose(output(net), expected(SCALE, BIAS), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("storage", ["message", "file"])
+def test_saved_statistics_load_as_they_were(storage, tmp_path):
+    trained = make("scale_bias: true", phase="TRAIN")
+    for _ in range(3):
+        trained.forward({"x": X + 2})
+    trained.save(tmp_path / "bn.caffemodel")
+    net = make("scale_bias: true")
+
+    net.load(trained.to_proto() if storage == "message" else tmp_path / "bn.caffemodel")
+
+    for mine, theirs in zip(net.params["bn"], trained.params["bn"], strict=True):
+        np.testing.assert_array_equal(mine.data, theirs.data)
 
 
 def test_five_parameters_where_scale_and_bias_do_nothing_fit_into_three():
