@@ -78,11 +78,11 @@ class Accuracy(Layer):
 class SegAccuracy(Layer):
     """Compare the best class of every pixel with its label; a metric without a gradient.
 
-    How well a segmentation fits: accuracy, mean recall, mean intersection over union. The mean
-    recall is over classes that have pixels. The mean intersection over union is over all classes; a
-    class that is neither labelled nor predicted has 1. Pixels with an ``ignore_label`` do not
-    count; any other label that is no class makes the result NaN, where the original aborts. Not
-    compared with the original.
+    How well a segmentation fits: accuracy, mean recall, mean intersection over union. Of equal
+    scores the last is the best. The mean recall is over classes that have pixels. The mean
+    intersection over union is over all classes; a class that is neither labelled nor predicted has
+    1. Pixels with an ``ignore_label`` do not count; any other label that is no class makes the
+    result NaN, where the original aborts. Not compared with the original.
 
     Source: DeepLab (also in hszhao/PSPNet), ``src/caffe/layers/seg_accuracy_layer.cpp``,
     ``src/caffe/util/confusion_matrix.cpp``.
@@ -113,7 +113,8 @@ class SegAccuracy(Layer):
             counted = counted & (labels != label)
             wrong = wrong & (labels != label)
         true = self.cast(axis.matches(self, labels) & xp.expand_dims(counted, axis=1))
-        guess = self.cast(axis.matches(self, xp.argmax(scores, axis=1)))
+        last = axis.classes - 1 - xp.argmax(xp.flip(scores, axis=1), axis=1)
+        guess = self.cast(axis.matches(self, last))
         guess = guess * xp.expand_dims(self.cast(counted), axis=1)
         hits = xp.sum(true * guess, axis=(0, 2))  # (C,), as the next ones
         labelled, guessed = xp.sum(true, axis=(0, 2)), xp.sum(guess, axis=(0, 2))

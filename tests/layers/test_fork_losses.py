@@ -428,7 +428,8 @@ class TestSegAccuracy:
         confusion = np.zeros((scores.shape[1],) * 2)
         for n, _, h, w in np.ndindex(labels.shape):
             if labels[n, 0, h, w] not in ignored:
-                confusion[labels[n, 0, h, w], scores[n, :, h, w].argmax()] += 1
+                best = max(range(scores.shape[1]), key=lambda c: (scores[n, c, h, w], c))
+                confusion[labels[n, 0, h, w], best] += 1
         recalls, overlaps = [], []
         for c in range(len(confusion)):
             hits, true, guess = confusion[c, c], confusion[c].sum(), confusion[:, c].sum()
@@ -451,6 +452,14 @@ class TestSegAccuracy:
 
         assert found.shape == (1, 1, 1, 3)
         np.testing.assert_allclose(found.reshape(-1), self.loop(self.SCORES, labels, ignored))
+
+    def test_of_equal_scores_the_last_is_the_best(self, backend):
+        scores = np.round(self.SCORES)
+        one = make_layer(self.text(), [scores, self.LABELS], device=backend)
+
+        found = one.forward()[0].reshape(-1)
+
+        np.testing.assert_allclose(found, self.loop(scores, self.LABELS, ()))
 
     def test_nothing_counted(self, backend):
         labels = np.full((2, 1, 3, 5), 255)
