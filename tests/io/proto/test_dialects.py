@@ -25,6 +25,12 @@ def test_a_field_that_matters_is_refused_and_its_fork_named():
         parse_text(text, NetParameter)
 
 
+def test_statistics_of_parts_of_a_batch_are_refused_for_a_net_as_for_a_layer():
+    for text in ("bn_stats_batch_size: 32", "layer { batch_norm_param { stats_batch_size: 32 } }"):
+        with expect_error(PrototxtError, ErrorCode.UNSUPPORTED, mentions="intel/caffe"):
+            parse_text(text, NetParameter)
+
+
 def test_a_field_of_a_fork_that_is_implemented_is_read():
     parsed = parse("prior_box_param { min_size: 30 }", LayerParameter)
 
