@@ -498,6 +498,12 @@ class TestWeightedSoftmax:
     def text(fields=""):
         return f'type: "SoftmaxWithLoss" loss_param {{ {fields} }}'
 
+    def test_weights_of_classes_can_be_turned_off(self, backend):
+        fields = self.CLASSES.replace("true", "false") + " normalization: NONE"
+        one = make_layer(self.text(fields), [self.SCORES, self.LABELS], device=backend)
+
+        np.testing.assert_allclose(one.forward()[0], self.losses().sum())
+
     def losses(self, smoothing=0.0, classes=False):
         """The loss of every place; (2, 3)."""
         losses = np.empty((2, 3))

@@ -21,8 +21,9 @@ class SoftmaxWithLoss(LossLayer):
     neither a class nor ``ignore_label`` makes the loss NaN. Beyond Caffe: a third bottom weighs the
     loss of each position; their sum over valid positions is then the normaliser VALID.
     ``class_weighting`` with ``weight_by_label_freqs`` weighs classes, without changing the
-    normaliser. ``label_smoothing`` e makes the target 1 - e + e / C for the labelled class and e /
-    C for others. These three are not compared with the originals.
+    normaliser; ``weight_by_label_freqs: false`` turns that off. ``label_smoothing`` e makes the
+    target 1 - e + e / C for the labelled class and e / C for others. These three are not compared
+    with the originals.
 
     Source: Caffe, ``src/caffe/layers/softmax_loss_layer.cpp``. Class weights: caffe-segnet-cudnn5
     (TimoSaemann), the same file; sample weights: pull request 5828 of BVLC/caffe; label smoothing:
@@ -46,6 +47,8 @@ class SoftmaxWithLoss(LossLayer):
         p = self.param.loss_param
         self.normalization = Normalization.of(p, default="VALID")
         self.class_weights, self.smoothing = list(p.class_weighting), p.label_smoothing
+        if p.HasField("weight_by_label_freqs") and not p.weight_by_label_freqs:
+            self.class_weights = []  # turned off, as in SegNet
         if bool(self.class_weights) != p.weight_by_label_freqs:
             message = "loss_param.class_weighting and weight_by_label_freqs: true go together"
             raise conflict("loss_param.class_weighting", message)
