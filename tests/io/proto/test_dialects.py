@@ -67,6 +67,13 @@ def test_a_field_that_matters_can_be_left_out_on_request():
     assert "PSPNet" in parsed.warnings[0].message
 
 
+def test_a_scale_of_gradients_that_nvcaffe_takes_back_is_left_out():
+    parsed = parse("name: 'a' global_grad_scale: 1000", NetParameter)
+
+    assert parsed.message == NetParameter(name="a")
+    assert len(parsed.warnings) == 1
+
+
 def test_a_harmless_field_is_left_out_with_a_warning():
     parsed = parse("source: 'a' cache: true threads: 4", caffe_pb2.DataParameter)
 
