@@ -123,6 +123,9 @@ def test_types_of_the_old_format_are_named(name, fork):
         ("lstm_param", "caffe-lstm and CTPN"),
         ("eval_data_param", "Cascade R-CNN"),
         ("extended_image_data_param", "autocolorize"),
+        ("cos_data_param", "CaffeOnSpark"),
+        ("trt_param", "NVCaffe"),
+        ("normalize_param", "happynear"),
     ],
 )
 def test_a_message_of_a_fork_is_named_where_another_name_looks_alike(field, fork):
