@@ -6,7 +6,7 @@ from expect_error import expect_error
 
 from demitasse.errors import WeightsError
 from demitasse.io.proto import BlobProto, NetParameter, parse_text, set_floats, write_binary
-from demitasse.io.weights.formats import load_weights
+from demitasse.io.weights.formats import FORMATS, load_weights, read_weights, write_weights
 from demitasse.net import Net
 
 RNG = np.random.default_rng(0)
@@ -90,6 +90,19 @@ def test_saved_statistics_load_as_they_were(storage, tmp_path):
 
     for mine, theirs in zip(net.params["bn"], trained.params["bn"], strict=True):
         np.testing.assert_array_equal(mine.data, theirs.data)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_statistics_survive_another_format(kind, tmp_path):
+    if kind == "h5":
+        pytest.importorskip("h5py")
+    write_binary(tmp_path / "nv.caffemodel", stored(blob(MEAN), blob(VARIANCE), blob([0])))
+    write_weights(tmp_path / f"bn.{kind}", kind, read_weights(tmp_path / "nv.caffemodel"))
+    net = make()
+
+    net.load(tmp_path / f"bn.{kind}")
+
+    np.testing.assert_allclose(output(net), expected(), rtol=1e-5, atol=1e-5)
 
 
 def test_five_parameters_where_scale_and_bias_do_nothing_fit_into_three():

@@ -15,6 +15,7 @@ import numpy as np
 
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto import BlobProto, LayerParameter, floats, set_floats
+from demitasse.io.proto.zero_copy import Arrays
 
 PSPNET = 4
 """Parameters of PSPNet's BN: slope, bias, mean, variance."""
@@ -28,7 +29,7 @@ def running_averages(blobs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarra
     return mean.reshape(-1) * times, variance.reshape(-1) * times
 
 
-def converted_blobs(layer: LayerParameter, wanted: int) -> Sequence[BlobProto]:
+def converted_blobs(layer: LayerParameter, wanted: int, arrays: Arrays) -> Sequence[BlobProto]:
     """Return the stored parameters of a layer, converted if a fork has others.
 
     Five parameters are mean, variance, their divisor, scale and bias; if the last parameter is a
@@ -36,7 +37,7 @@ def converted_blobs(layer: LayerParameter, wanted: int) -> Sequence[BlobProto]:
     as 1 if stored as raw bytes, or if the divisor of statistics other than 0 is 0 (NVCaffe).
     Those of PSPNet's BN have the shape (1, C, 1, 1), those of yjxiong's and of Demitasse (1, C).
     Biases of C3D 1.1 have five axes.
-    ``wanted`` is the number of parameters of the net's layer.
+    ``wanted`` is the number of parameters of the net's layer; ``arrays`` are those of the file.
     """
     blobs = layer.blobs
     if layer.type == "BN" and len(blobs) == wanted == PSPNET:
@@ -49,6 +50,8 @@ def converted_blobs(layer: LayerParameter, wanted: int) -> Sequence[BlobProto]:
                 del blob.shape.dim[:-1]
     if layer.type != "BatchNorm" or len(blobs) not in {3, 5}:
         return blobs
+    for blob in blobs:
+        arrays.restore_arrays(blob)
     values = [floats(blob) for blob in blobs]
     if len(values) > 3 and values[4].size == 1 != values[2].size:
         scale, bias, mean, variance, _ = values

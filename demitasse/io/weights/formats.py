@@ -21,6 +21,7 @@ from demitasse.io.proto import (
     write_binary,
 )
 from demitasse.io.proto.zero_copy import Arrays
+from demitasse.io.weights.batch_norm import converted_blobs
 from demitasse.io.weights.hdf5 import NUMBER, is_hdf5, read_hdf5_weights, write_hdf5_arrays
 
 Parameters = dict[str, dict[int, np.ndarray]]
@@ -122,7 +123,8 @@ def read_weights(path: str | os.PathLike[str]) -> Parameters:
     try:
         weights = {
             layer.name: {
-                i: _array_of(layer.name, i, blob, arrays) for i, blob in enumerate(layer.blobs)
+                i: _array_of(layer.name, i, blob, arrays)
+                for i, blob in enumerate(converted_blobs(layer, len(layer.blobs), arrays))
             }
             for layer in net.layer
             if layer.blobs

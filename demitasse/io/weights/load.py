@@ -231,12 +231,9 @@ def _load_message(
         mine = target_blobs(net, layer.name, bool(layer.blobs), report)
         if mine is None:
             continue
-        if layer.type == "BatchNorm":  # may be converted
-            for stored in layer.blobs:
-                arrays.restore_arrays(stored)
         pairs.pop(layer.name, None)
         with skipping_mismatches(layer.name, report, skip):
-            stored_blobs = converted_blobs(layer, len(mine))
+            stored_blobs = converted_blobs(layer, len(mine), arrays)
             pairs[layer.name] = message_pairs(layer.name, mine, stored_blobs, arrays)
     with np.errstate(over="ignore", invalid="ignore"):  # doubles may overflow to infinity, as in C
         _copy(list(chain.from_iterable(pairs.values())), arrays)
