@@ -65,6 +65,9 @@ ORDERS = {
     ],
     "Intel": [blob(7 * MEAN), blob(7 * VARIANCE), blob([7]), blob(SCALE), blob(BIAS)],
     "0.15": [blob(SCALE), blob(BIAS), blob(MEAN), blob(VARIANCE), blob([7])],
+    "0.15, four axes": [
+        blob(v, shape=(1, len(v), 1, 1)) for v in (SCALE, BIAS, MEAN, VARIANCE, [0])
+    ],
 }
 
 
