@@ -47,8 +47,8 @@ def converted_blobs(layer: LayerParameter, wanted: int, arrays: Arrays) -> Seque
     if len(blobs) > 3 and floats(blobs[4]).size == 1 != floats(blobs[2]).size:
         blobs = [*blobs[2:4], _blob(np.ones(1)), *blobs[:2]]
     mean, variance, divisor, *affine = map(floats, blobs)
-    raw = any(blob.raw_data for blob in blobs)
-    if raw or (not divisor.any() and (mean.any() or variance.any())):
+    averages = not divisor.any() and (mean.any() or variance.any())
+    if averages or any(blob.raw_data for blob in blobs):
         blobs = [*blobs[:2], _blob(np.ones(1)), *blobs[3:]]
     if not affine or (wanted != 3 and all(len(blob.shape.dim) == 1 for blob in blobs)):
         return blobs

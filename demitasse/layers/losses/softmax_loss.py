@@ -46,9 +46,9 @@ class SoftmaxWithLoss(LossLayer):
         super().setup(bottom, top)
         p = self.param.loss_param
         self.normalization = Normalization.of(p, default="VALID")
-        self.class_weights, self.smoothing = list(p.class_weighting), p.label_smoothing
-        if p.HasField("weight_by_label_freqs") and not p.weight_by_label_freqs:
-            self.class_weights = []  # turned off, as in SegNet
+        off = p.HasField("weight_by_label_freqs") and not p.weight_by_label_freqs  # as in SegNet
+        self.class_weights = [] if off else list(p.class_weighting)
+        self.smoothing = p.label_smoothing
         if bool(self.class_weights) != p.weight_by_label_freqs:
             message = "loss_param.class_weighting and weight_by_label_freqs: true go together"
             raise conflict("loss_param.class_weighting", message)
