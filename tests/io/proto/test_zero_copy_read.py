@@ -195,13 +195,14 @@ def test_batch_norms_of_nvcaffe_are_converted(tmp_path):
     """
     stored = NetParameter(name="nv")
     layer = stored.layer.add(name="bn", type="BatchNorm")
-    for values in ([1, 2, 3], [4, 5, 6], [7, 7, 7], [8, 9, 10], [11, 12, 13]):
+    for values in ([1, 2, 3], [4, 5, 6], [0], [8, 9, 10], [11, 12, 13]):
         layer.blobs.append(blob_of(values))
     net = Net(parse_text(text, NetParameter), "TEST", device="numpy")
 
     net.load(written(tmp_path, stored))
 
     assert net.params["bn"][0].data.tolist() == [1, 2, 3]
+    assert net.params["bn"][2].data.tolist() == [1]
     assert net.params["bn"][4].data.tolist() == [11, 12, 13]
 
 
