@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from demitasse.blob.blob import host_array, is_on
+from demitasse.core.device import Device
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 
 if TYPE_CHECKING:
@@ -36,12 +38,12 @@ def batches(
         if value is not None and value < 1:
             message = f"got {field} {value}, expected at least 1"
             raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=field, got=value)
-    arrays = _arrays(net.inputs, data, labels)
+    arrays = _arrays(net.inputs, data, labels, net.device)
     size = batch_size or net.input_shapes[net.inputs[0]][0]
     for epoch in range(epochs if arrays is not None or not isinstance(data, Iterator) else 1):
         if arrays is None:
             for batch in data:
-                yield _by_input(net.inputs, batch)
+                yield _by_input(net.inputs, batch, net.device)
         else:
             total = len(next(iter(arrays.values())))
             order = np.arange(total)
@@ -52,13 +54,13 @@ def batches(
                 yield {name: array[part] for name, array in arrays.items()}
 
 
-def _arrays(inputs: list[str], data: Any, labels: Any) -> Batch | None:
+def _arrays(inputs: list[str], data: Any, labels: Any, device: Device) -> Batch | None:
     """Return the items as an array for each input; None for an iterable of batches."""
     if isinstance(data, Mapping) or labels is not None or hasattr(data, "shape"):
         given = data if labels is None else (data, labels)
-        arrays = _by_input(inputs, given)
-        lengths = {name: len(array) for name, array in arrays.items()}
-        if len(set(lengths.values())) > 1:
+        arrays = _by_input(inputs, given, device)
+        lengths = {name: len(array) if array.shape else None for name, array in arrays.items()}
+        if len(set(lengths.values())) > 1 or None in lengths.values():
             message = f"got arrays of different lengths: {lengths}"
             raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=lengths)
         return arrays
@@ -68,7 +70,7 @@ def _arrays(inputs: list[str], data: Any, labels: Any) -> Batch | None:
     raise ConfigError(message, code=ErrorCode.INVALID, field="data", got=type(data).__name__)
 
 
-def _by_input(inputs: list[str], batch: Any) -> Batch:
+def _by_input(inputs: list[str], batch: Any, device: Device) -> Batch:
     """Return a batch by the names of the inputs, which must be those of the net."""
     if not isinstance(batch, Mapping):
         parts = batch if isinstance(batch, (tuple, list)) else (batch,)
@@ -79,11 +81,15 @@ def _by_input(inputs: list[str], batch: Any) -> Batch:
     if set(batch) != set(inputs):
         message = f"got a batch with {sorted(batch)}, expected the inputs {inputs}"
         raise NetError(message, code=ErrorCode.UNKNOWN, expected=inputs, got=sorted(batch))
-    return {name: _array(value) for name, value in batch.items()}
+    return {name: _array(value, name, device) for name, value in batch.items()}
 
 
-def _array(value: Any) -> Any:
-    """Return a tensor or a list as an array; arrays of devices stay where they are."""
+def _array(value: Any, name: str, device: Device) -> Any:
+    """Return a tensor, a list or a table as an array; arrays on the device stay there."""
     if hasattr(value, "detach"):
-        return value.detach().cpu().numpy()
-    return value if hasattr(value, "dtype") else np.asarray(value)
+        value = value.detach().cpu().numpy()
+    try:
+        return value if is_on(value, device) else host_array(value, f"input {name!r}", device)
+    except ValueError as error:  # rows of different lengths
+        message = f"got an input {name!r} that is not an array: {error}"
+        raise ShapeError(message, code=ErrorCode.INVALID, blob=name) from None

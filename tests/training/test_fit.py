@@ -104,6 +104,37 @@ def test_wrong_arguments_are_refused(data, fields, arguments, options, error, co
     assert one.iter == 0
 
 
+class Column:
+    """A column of a table, as of pandas: indices are names of rows, not positions."""
+
+    def __init__(self, values, names):
+        self.values, self.names = values, list(names)
+        self.dtype, self.shape = values.dtype, values.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, rows):
+        return self.values[[self.names.index(row) for row in np.atleast_1d(rows)]]
+
+
+def test_labels_of_a_table_belong_to_the_rows_at_their_positions(data):
+    one, other = solver(), solver()
+    one.fit(*data)
+    other.fit(data[0], Column(data[1], reversed(range(42))))
+
+    assert np.array_equal(one.net.params["fc"][0].data, other.net.params["fc"][0].data)
+
+
+@pytest.mark.parametrize("rows", [[[1, 2], [3]], np.float32(3)], ids=["ragged", "number"])
+def test_data_without_rows_of_one_length_are_refused(rows):
+    with expect_error(ShapeError):
+        solver().fit(rows, [0, 1])
+
+
 def test_arrays_of_different_lengths_are_refused(data):
     with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH):
         solver().fit(data[0], data[1][:5])
