@@ -337,7 +337,9 @@ def test_too_little_room_is_refused():
         transformer().transform(random_images(2, 3, 6, 7), np.empty((2, 3, 6, 6), np.float32))
 
 
-@pytest.mark.parametrize("nothing", [np.empty((0, 3, 2, 2), np.uint8), [], np.empty((2, 2))])
+@pytest.mark.parametrize(
+    "nothing", [np.empty((0, 3, 2, 2), np.uint8), [], np.empty((2, 2)), [np.empty((2, 2))]]
+)
 def test_what_is_no_record_is_refused(nothing):
     with pytest.raises(ShapeError):
         transformer().transform(nothing)
