@@ -31,7 +31,7 @@ class Draw(FrozenStruct):
 
 def stream_of(name: str) -> int:
     """Return the stream number of a name; the same in every process and on every machine."""
-    return zlib.crc32(name.encode())
+    return zlib.crc32(name.encode(errors="surrogateescape"))
 
 
 def block(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -1,6 +1,7 @@
 """``dataset``, ``new`` and ``deploy``: from a folder of images to a trained net in use."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -239,6 +240,17 @@ def test_a_lone_image_of_a_class_is_for_training(run):
     assert run("dataset photos data").exit_code == 0
 
     assert [line[-1] for line in Path("data/train.txt").read_text().splitlines()].count("2") == 1
+
+
+@pytest.mark.usefixtures("photos")
+def test_a_class_has_any_name_without_line_ends(run):
+    names = ["blue\x85", "green\u2028leaf", "red\udcfe" if os.name == "posix" else "red"]
+    for old, new in zip(("blue", "green", "red"), names, strict=True):
+        Path("photos", old).rename(Path("photos", new))
+
+    assert run("dataset photos data").exit_code == 0
+
+    assert list(read_dataset(Path("data")).labels) == names
 
 
 # -- new ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.core.atomic import partial_folder, put_in_place
 from demitasse.core.log import get_logger
-from demitasse.core.paths import code_of, real_path
+from demitasse.core.paths import code_of, read_text, real_path
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases.database import open_db
 from demitasse.io.data.images.codecs import IMAGES, files_in
@@ -135,7 +135,7 @@ def read_dataset(folder: Path) -> Dataset:
         )
         raise DataError(message, str(folder), code=ErrorCode.NOT_FOUND, files=missing)
     try:
-        labels = (folder / LABELS).read_text("utf-8", "surrogateescape").splitlines()
+        labels = read_text(folder / LABELS).removesuffix("\n").split("\n")
     except OSError as error:
         message = error.strerror or str(error)
         raise DataError(message, str(folder / LABELS), code=code_of(error)) from error
