@@ -108,13 +108,13 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str], errors: str = "surrogateescape") -> str:
-    """Return the text of a regular UTF-8 file, with newlines as line ends.
+    """Return the text of a regular UTF-8 file, with newlines as line ends and no byte order mark.
 
     Raises:
         OSError: The file is not regular, cannot be read, or exceeds the memory.
     """
     with _memory_errors_of(path):
-        return regular_file(path).read_text(encoding="utf-8", errors=errors)
+        return regular_file(path).read_text(encoding="utf-8-sig", errors=errors)
 
 
 @contextmanager

@@ -92,7 +92,8 @@ def test_rows_of_hdf5_are_taken(run):
 @pytest.mark.usefixtures("model")
 def test_images_are_prepared_by_the_card(run):
     Path("photos/4.png").write_bytes(b"none")
-    Path("list.txt").write_text("\n".join(str(path) for path in sorted(Path("photos").iterdir())))
+    names = "\n".join(str(path) for path in sorted(Path("photos").iterdir()))
+    Path("list.txt").write_text(names, "utf-8-sig")
     for index in range(3):
         flags = f"--format jsonl --shard {index}/3 --batch 2 --device numpy"
         good(run(f"predict model.toml list.txt -o many {flags}"))

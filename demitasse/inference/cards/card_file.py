@@ -7,6 +7,7 @@ in its own folder only (see ``safe_path``). Files that the caller gives replace 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,12 +243,12 @@ def _labels(
 def read_labels(path: Path) -> tuple[str, ...]:
     """Read the names of classes, one per line, in the order of their indices."""
     content = _read_bounded(path, MAX_LABEL_FILE, "the file of labels")
-    lines = content.decode("utf-8", "replace").splitlines()
+    lines = re.split("\r\n?|\n", content.decode("utf-8-sig", "replace"))
+    while lines and not lines[-1].strip():
+        lines.pop()
     if len(lines) > MAX_LABELS:
         message = f"there are {len(lines)} labels; at most {MAX_LABELS} are taken"
         raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
-    while lines and not lines[-1].strip():
-        lines.pop()
     return tuple(line.strip()[:1000] for line in lines)
 
 

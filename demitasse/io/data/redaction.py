@@ -42,7 +42,7 @@ def read_list_file(source: Path, what: str) -> str:
     try:
         with regular_file(source).open("rb") as file:
             start = file.read(START)
-        text = "" if b"\0" in start else read_text(source).removeprefix("\ufeff")
+        text = "" if b"\0" in start else read_text(source)
     except OSError as error:
         message = f"the {what} cannot be read: {read_failure(error, source)}"
         raise DataError(message, str(source), code=code_of(error)) from error

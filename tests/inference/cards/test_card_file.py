@@ -20,6 +20,7 @@ from demitasse.inference.cards.card_file import (
     Table,
     card_from_table,
     format_card,
+    read_labels,
 )
 
 
@@ -50,6 +51,13 @@ def test_labels_may_be_in_a_file(model, card):
     (folder / "names.txt").write_text("blue\n green \nred\n\n")
 
     assert read_card(folder / "model.toml").labels == ("blue", "green", "red")
+
+
+def test_a_label_is_a_line_without_the_byte_order_mark(tmp_path):
+    file = tmp_path / "names.txt"
+    file.write_bytes("\ufeffblue\r\nsea\u2028green\x85\nre\x0cd".encode())
+
+    assert read_labels(file) == ("blue", "sea\u2028green", "re\x0cd")
 
 
 def test_anchors_belong_to_predictions(model, card):

@@ -57,7 +57,7 @@ def photos(tmp_path):
     for name, image in zip("ab", pixels, strict=True):
         Image.fromarray(image).save(tmp_path / f"{name}.png")
     for kind, content in CONTENT.items():
-        (tmp_path / f"a.{kind}").write_text(content)
+        (tmp_path / f"a.{kind}").write_text(content, "utf-8-sig")
         (tmp_path / f"{kind}.list").write_text(f"a.png a.{kind}\nb.png b.{kind}\n")
     return tmp_path
 

@@ -142,7 +142,7 @@ def _json(content: bytes) -> _Annotation:
 
 def _text(content: bytes) -> _Annotation:
     """Read groups of five numbers: class, xmin, ymin, xmax, ymax; drop an incomplete rest."""
-    words = iter(content.decode().split())
+    words = iter(content.decode("utf-8-sig").split())
     rows: Iterator[tuple[str, ...]] = zip(words, words, words, words, words, strict=False)
     objects = []
     for name, *edges in rows:
