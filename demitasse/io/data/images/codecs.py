@@ -268,7 +268,7 @@ VIDEOS = {
 
 
 def files_in(folder: Path, endings: Collection[str]) -> Iterator[Path]:
-    """Yield the files with ``endings`` in a folder and below, in order; no hidden ones or links."""
+    """Yield files with ``endings`` below a folder, in order; none hidden or in linked folders."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
