@@ -67,6 +67,10 @@ def test_a_record_that_holds_other_than_it_says_is_refused(datum):
     [
         (7, 7),
         (np.int64(7), 7),
+        (np.array(7), 7),
+        (np.bool_(True), 1),
+        (np.float32(7), 7),
+        (3e9, 3e9),
         (0.5, 0.5),
         ([1, 0, 1], (1.0, 0.0, 1.0)),
         (np.array([0.25]), 0.25),
@@ -78,3 +82,7 @@ def test_a_label_may_be_a_class_a_number_or_several(label, stored):
 
     assert label_of(datum) == stored
     assert datum.label == (stored if isinstance(stored, int) else 0)  # what Caffe would see
+
+
+def test_lists_are_arrays():
+    assert array_to_datum([[[1.5, 2]]], 1).float_data == [1.5, 2]

@@ -7,6 +7,7 @@ Source: Caffe, ``src/caffe/proto/caffe.proto`` and ``src/caffe/util/io.cpp``; SS
 import math
 from collections.abc import Sequence
 from operator import itemgetter
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -52,6 +53,7 @@ def array_to_datum(array: np.ndarray, label: int | float | Sequence[float] | Non
         ShapeError: The array does not have three axes.
         DataError: The label is no number, or a class beyond 32 bits.
     """
+    array = np.asarray(array)
     if array.ndim != 3:
         message = f"got an array of shape {array.shape}, expected (channels, height, width)"
         raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=array.shape)
@@ -62,7 +64,7 @@ def array_to_datum(array: np.ndarray, label: int | float | Sequence[float] | Non
     else:
         datum.float_data.extend(np.asarray(array, np.float32).ravel().tolist())
     try:
-        if isinstance(label, (int, np.integer)):
+        if _is_class(label):
             datum.label = int(label)
         elif label is not None:
             datum.labels.extend(np.atleast_1d(np.asarray(label, np.float32)).tolist())
@@ -70,6 +72,16 @@ def array_to_datum(array: np.ndarray, label: int | float | Sequence[float] | Non
         message = f"got the label {label!r}, expected a 32-bit integer, or one or more numbers"
         raise DataError(message, code=ErrorCode.INVALID, field="label") from None
     return datum
+
+
+def _is_class(label: Any) -> TypeGuard[float]:
+    """Return True for an integer of any size, and for other whole numbers within 32 bits."""
+    if label is None or np.ndim(label):
+        return False
+    if isinstance(label, int) or np.asarray(label).dtype.kind in "iu":
+        return True
+    number = float(label)
+    return number.is_integer() and abs(number) < 1 << 31
 
 
 COLUMNS = ("label", "instance", "xmin", "ymin", "xmax", "ymax", "difficult")
