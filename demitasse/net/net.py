@@ -800,7 +800,8 @@ class Net:
         if not hasattr(array, "shape"):
             message = f"input {name!r} must be an array, got {type(array).__name__}"
             raise ShapeError(message, code=ErrorCode.INVALID, blob=name)
-        if getattr(array.dtype, "kind", "f") in "SUmM":
+        kind = getattr(array.dtype, "kind", "f")
+        if kind in "SUmM" or (kind == "O" and not array.shape):  # None, a generator
             message = f"input {name!r} must be an array of numbers, got dtype {array.dtype}"
             got = str(array.dtype)
             raise ShapeError(message, code=ErrorCode.DTYPE_MISMATCH, blob=name, got=got)

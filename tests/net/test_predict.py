@@ -173,3 +173,13 @@ def test_a_net_without_inputs_is_called_without():
 def test_a_batch_has_items(batch):
     with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="batch_size", got=batch):
         net_of(POWER, x=(4, 3)).predict(items(6, 3), batch_size=batch)
+
+
+@pytest.mark.parametrize(
+    "given", [None, iter([[1, 2, 3]]), "abc"], ids=["none", "generator", "text"]
+)
+def test_what_has_no_numbers_is_refused(given):
+    net = net_of(POWER, x=(4, 3))
+
+    with expect_error(ShapeError, blob="x"):
+        net.predict(given)
