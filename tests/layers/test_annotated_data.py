@@ -229,6 +229,7 @@ def test_fields_that_cannot_be_are_refused(transform, sampler, mentions, open_la
         (7, ShapeError, "()"),
         ([(float("nan"), 0, 0, 1, 1)], DataError, "nan"),
         ([(float("inf"), 0, 0, 1, 1)], DataError, "inf"),
+        ([(0.5, 0, 0, 1, 1)], DataError, "0.5"),
         ([(1 << 40, 0, 0, 1, 1)], DataError, f"{1 << 40:g}"),
     ],
 )

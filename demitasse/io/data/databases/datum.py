@@ -111,7 +111,7 @@ def annotated_datum(
         message = f"got objects of shape {rows.shape}, expected (G, 5) or (G, 6)"
         raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=rows.shape)
     for label in rows[:, 0].tolist() if len(rows) else ():
-        if not abs(label) < 1 << 31:  # also refuses NaN
+        if not (label.is_integer() and abs(label) < 1 << 31):  # NaN is no integer
             message = f"got the class {label:g}, expected a 32-bit integer"
             raise DataError(message, code=ErrorCode.OUT_OF_RANGE, field="label", got=label)
     for label, xmin, ymin, xmax, ymax, *more in sorted(rows.tolist(), key=itemgetter(0)):
