@@ -118,7 +118,7 @@ def datum_to_array(datum: Datum) -> np.ndarray:
     if datum.encoded:
         message = (
             "the datum holds a compressed image: "
-            "decode datum.data with demitasse.io.data.decode_image: (C, H, W), blue first"
+            "demitasse.io.data.datum_to_array(datum) decodes it: (C, H, W), blue first"
         )
         raise ValueError(message)
     if datum.data:
