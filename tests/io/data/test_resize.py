@@ -55,6 +55,13 @@ def test_halving_averages_four_pixels():
     np.testing.assert_array_equal(got[0], [[101, 139, 137], [49, 167, 53]])
 
 
+def test_fractions_are_not_rounded():
+    got = resize_image(IMAGE / np.float32(255), 3, 4)
+
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got * 255, resize_image(IMAGE, 3, 4), atol=0.7)  # bytes are cut off
+
+
 def test_every_channel_is_resized_alone():
     channels = np.concatenate([IMAGE, 255 - IMAGE, IMAGE // 2])
 

@@ -20,7 +20,7 @@ from demitasse.io.data.images.samples import ONE, samples, shares
 def resize_image(
     image: np.ndarray, height: int, width: int, step: float | None = None
 ) -> np.ndarray:
-    """Resize an image bilinearly. Shapes: (C, H, W), uint8 -> (C, height, width), uint8.
+    """Resize an image of bytes or fractions bilinearly. Shapes: (C, H, W) -> (C, height, width).
 
     ``step`` is the number of old pixels per new pixel, in both directions; None: from the sizes.
 
@@ -32,6 +32,8 @@ def resize_image(
         raise ShapeError(message, code=ErrorCode.INVALID, got=image.shape, expected=(height, width))
     if image.shape[1:] == (height, width):
         return image
+    if image.dtype.kind == "f":
+        return resize_values(image, height, width, step)
     if image.dtype == np.uint8 and has_kernels():
         from demitasse.io.data.images.resize_kernel import resized
 
@@ -59,7 +61,7 @@ def portable(image: np.ndarray, height: int, width: int, step: float | None = No
 def resize_values(
     image: np.ndarray, height: int, width: int, step: float | None = None
 ) -> np.ndarray:
-    """Resize a float32 image; see ``resize_image``. Shapes: (C, H, W) -> (C, height, width)."""
+    """Resize an image of fractions as ``resize_image``. Shapes: (C, H, W) -> (C, height, width)."""
     _, H, W = image.shape
     left, right, across = samples(W, width, step)
     rows = image[:, :, left] * (1 - across) + image[:, :, right] * across
