@@ -48,6 +48,11 @@ def test_each_blob_needs_a_database(trained, run):
     assert "2 blobs" in result.stderr
 
 
+@pytest.mark.parametrize("words", ["ip,ip one,two", "ip,data one,one"])
+def test_each_blob_and_each_database_is_given_once(trained, run, words):
+    assert run(f"extract_features w net.prototxt {words} 2 lmdb").exit_code == 2
+
+
 def test_a_blob_that_is_not_there(trained, run):
     result = run("extract_features run_iter_20.caffemodel net.prototxt none db 1 lmdb")
 

@@ -284,6 +284,8 @@ def extract_features_command(
     paths = [Path(path) for path in options.split_names(databases)]
     if len(names) != len(paths):
         fail(f"got {len(names)} blobs and {len(paths)} databases; give a database for each blob")
+    if min(len({*names}), len({*paths})) < len(names):
+        fail(f"got {keep_blobs} and {databases}; give each blob and each database once")
     from demitasse.cli.evaluation import load_weights_into, write_features
     from demitasse.cli.progress import line_progress
     from demitasse.core.log import get_logger
