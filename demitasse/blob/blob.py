@@ -612,6 +612,9 @@ def host_array(array: Any, what: str, device: Device) -> np.ndarray:
     """Return an array on the host, of an array, a number or lists; refuse one on another device."""
     if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
         return np.asarray(array)
+    if hasattr(array, "detach"):  # of PyTorch: numpy takes none with a gradient or of bfloat16
+        array = array.detach()
+        array = array.float() if str(array.dtype) == "torch.bfloat16" else array
     why: Exception | None = None
     if int(array.__dlpack_device__()[0]) in HOST_KINDS:
         try:
@@ -621,7 +624,7 @@ def host_array(array: Any, what: str, device: Device) -> np.ndarray:
     library = type(array).__module__.partition(".")[0]
     message = (
         f"got a {library} array on {array.device} for {what} on {device}; pass an array on "
-        f"{device}, or a copy on the host, as of numpy"
+        f"{device}, or a copy on the host, as of numpy{f' ({why})' if why else ''}"
     )
     raise DeviceError(
         message, code=ErrorCode.CONFLICT, device=str(device), got=str(array.device)

@@ -87,7 +87,7 @@ def _by_input(inputs: list[str], batch: Any, device: Device) -> Batch:
 def _array(value: Any, name: str, device: Device) -> Any:
     """Return a tensor, a list or a table as an array; arrays on the device stay there."""
     if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
+        value = host_array(value.cpu(), f"input {name!r}", device)
     try:
         return value if is_on(value, device) else host_array(value, f"input {name!r}", device)
     except ValueError as error:  # rows of different lengths

@@ -85,6 +85,15 @@ def test_an_array_of_another_library_on_the_host_is_taken(backend):
     np.testing.assert_array_equal(net_on(backend)(given), 2 * X)
 
 
+@pytest.mark.parametrize("kind", ["gradient", "bfloat16"])
+def test_a_tensor_that_numpy_does_not_take_is_taken(backend, kind):
+    torch = pytest.importorskip("torch", reason="needs torch: nox -s frameworks")
+    given = torch.tensor(X)
+    given = given.requires_grad_() if kind == "gradient" else given.bfloat16()
+
+    np.testing.assert_allclose(net_on(backend)(given), 2 * X, rtol=2**-7)
+
+
 def test_a_number_fills_a_blob(backend):
     blob = dm.Blob((2, 3), device=backend)
 

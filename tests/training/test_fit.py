@@ -74,7 +74,7 @@ def test_batches_are_learned_in_order(data, batches):
 
 def test_a_data_loader_is_learned(data):
     torch = pytest.importorskip("torch")
-    pairs = torch.utils.data.TensorDataset(*map(torch.from_numpy, data))
+    pairs = torch.utils.data.TensorDataset(*(torch.from_numpy(x).bfloat16() for x in data))
     one = solver()
     one.fit(torch.utils.data.DataLoader(pairs, batch_size=7), epochs=2)
 
