@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
@@ -800,13 +800,16 @@ class Net:
         if not hasattr(array, "shape"):
             message = f"input {name!r} must be an array, got {type(array).__name__}"
             raise ShapeError(message, code=ErrorCode.INVALID, blob=name)
+        if not is_on(array, self.device):
+            array = host_array(array, f"input {name!r}", self.device)
         kind = getattr(array.dtype, "kind", "f")
-        if kind in "SUmM" or (kind == "O" and not array.shape):  # None, a generator
+        if kind == "O" and array.shape:  # not None or a generator
+            with suppress(TypeError, ValueError):
+                array, kind = array.astype(float), "f"
+        if kind in "OSUmM":
             message = f"input {name!r} must be an array of numbers, got dtype {array.dtype}"
             got = str(array.dtype)
             raise ShapeError(message, code=ErrorCode.DTYPE_MISMATCH, blob=name, got=got)
-        if not is_on(array, self.device):
-            array = host_array(array, f"input {name!r}", self.device)
         blob.reshape(array.shape)
         blob.data = array
 

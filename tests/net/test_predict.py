@@ -176,7 +176,9 @@ def test_a_batch_has_items(batch):
 
 
 @pytest.mark.parametrize(
-    "given", [None, iter([[1, 2, 3]]), "abc"], ids=["none", "generator", "text"]
+    "given",
+    [None, iter([[1, 2, 3]]), "abc", np.array([[1, "b", 3]], object)],
+    ids=["none", "generator", "text", "table"],
 )
 def test_what_has_no_numbers_is_refused(given):
     net = net_of(POWER, x=(4, 3))
