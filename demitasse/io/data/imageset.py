@@ -254,8 +254,8 @@ def _read_or_fault(root: str, how: ImageSet, line: Line) -> _Record | DataError:
         return DataError(reason, path, code=code)
     except ValueError as error:  # an impossible file name
         return DataError(str(error), path, code=ErrorCode.INVALID)
-    except DataError as error:
-        return located(error, path)
+    except DataError as error:  # of the image, or of the named file of its objects
+        return error if error.source else located(error, path)
 
 
 def _read(path: str, root: str, line: Line, how: ImageSet) -> _Record:

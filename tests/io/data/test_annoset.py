@@ -174,6 +174,13 @@ def test_damaged_files_are_told(tmp_path, kind, content):
         read_objects(file, kind, LABELS, (20, 40))
 
 
+def test_a_damaged_file_of_objects_is_named_rather_than_its_image(photos):
+    (photos / "a.xml").write_text("none")
+
+    with expect_error(DataError, ErrorCode.UNREADABLE, place=str(photos / "a.xml")):
+        convert(photos)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_xml_that_would_grow_is_refused_in_every_encoding(tmp_path, encoding):
     file = tmp_path / "growing.xml"
