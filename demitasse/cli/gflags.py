@@ -73,7 +73,7 @@ def _from_files(args: Sequence[str], met: set[Path]) -> Iterator[str]:
         if path.stat().st_size > LARGEST_FILE:
             message = f"{name} is larger than {LARGEST_FILE} bytes"
             raise ValueError(message)
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8-sig").splitlines():
             if line.strip().startswith("-"):  # other lines are comments, or for other programs
                 yield from _from_files([line.strip()], met)
 

@@ -60,7 +60,8 @@ def test_a_list_of_images_becomes_a_database(photos, run):
 )
 def test_flags_in_every_spelling(photos, run, flags):
     Path("flags.txt").write_text(
-        "# of gflags\n-gray\n\n--resize_width=4\n-resize_height=3\n--backend=leveldb\n"
+        "-gray\n# of gflags\n\n--resize_width=4\n-resize_height=3\n--backend=leveldb\n",
+        "utf-8-sig",
     )
 
     result = run(f"convert_imageset {flags} photos/ list.txt db")

@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
     """Work in a folder with net.prototxt, net.caffemodel and names.txt."""
     monkeypatch.chdir(tmp_path)
     Path("net.prototxt").write_text(NET)
-    Path("names.txt").write_text(MAP)
+    Path("names.txt").write_text(MAP.removeprefix("# layer = module\n"), "utf-8-sig")
     made = Net("net.prototxt", "TEST", device="numpy")
     random = np.random.default_rng(1)
     for blobs in made.params.values():

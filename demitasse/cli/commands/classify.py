@@ -187,7 +187,8 @@ def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
     from demitasse.core.paths import regular_file
 
     windows: dict[str, list[list[int]]] = {}
-    with regular_file(source).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+    table = regular_file(source)
+    with table.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         rows = csv.DictReader(file, skipinitialspace=True)
         try:
             for row in rows:

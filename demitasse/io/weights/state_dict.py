@@ -199,7 +199,7 @@ def modules_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
 def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
     """Read a map file for layers with parameters; a ConfigError lists all faulty lines."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         message = f"{path} cannot be read as a map of names: {reason_of(error, path)}"
         code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
