@@ -806,8 +806,8 @@ class Net:
         if kind == "O" and array.shape:  # not None or a generator
             with suppress(TypeError, ValueError):
                 array, kind = array.astype(float), "f"
-        if kind in "OSUmM":
-            message = f"input {name!r} must be an array of numbers, got dtype {array.dtype}"
+        if kind in "OSUmMc":
+            message = f"input {name!r} must be an array of real numbers, got dtype {array.dtype}"
             got = str(array.dtype)
             raise ShapeError(message, code=ErrorCode.DTYPE_MISMATCH, blob=name, got=got)
         blob.reshape(array.shape)

@@ -177,8 +177,8 @@ def test_a_batch_has_items(batch):
 
 @pytest.mark.parametrize(
     "given",
-    [None, iter([[1, 2, 3]]), "abc", np.array([[1, "b", 3]], object)],
-    ids=["none", "generator", "text", "table"],
+    [None, iter([[1, 2, 3]]), "abc", np.array([[1, "b", 3]], object), np.ones((1, 3)) * 1j],
+    ids=["none", "generator", "text", "table", "complex"],
 )
 def test_what_has_no_numbers_is_refused(given):
     net = net_of(POWER, x=(4, 3))
