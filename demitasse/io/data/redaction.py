@@ -10,8 +10,8 @@ from demitasse.core.paths import code_of, read_failure, read_text, regular_file
 from demitasse.errors import DataError, ErrorCode
 
 ENDINGS = {
-    ".bmp", ".dib", ".gif", ".h5", ".hdf", ".hdf5", ".jp2", ".jpe", ".jpeg", ".jpg", ".mat",
-    ".npy", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
+    ".bmp", ".dib", ".gif", ".h5", ".hdf", ".hdf5", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg",
+    ".mat", ".npy", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
 }  # fmt: skip
 """File name extensions of data files."""
 

@@ -11,7 +11,13 @@ from expect_error import expect_error
 
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.datum import datum_to_array
-from demitasse.io.data.images.codecs import decode_frames, decode_image, read_image
+from demitasse.io.data.images.codecs import (
+    IMAGES,
+    decode_frames,
+    decode_image,
+    files_in,
+    read_image,
+)
 from demitasse.io.proto import Datum
 
 Image = pytest.importorskip("PIL.Image", reason="needs the 'image' extra")
@@ -190,3 +196,10 @@ def test_an_image_far_larger_than_its_file_is_refused_before_it_is_decoded():
 
     with expect_error(DataError, ErrorCode.UNREADABLE, mentions="9000"):
         decode_image(bytes(png))
+
+
+def test_images_of_a_folder_are_known_by_their_endings(tmp_path):
+    for name in ("b.PNG", "a.jfif", ".c.png", "d.txt"):
+        (tmp_path / name).touch()
+
+    assert [path.name for path in files_in(tmp_path, IMAGES)] == ["a.jfif", "b.PNG"]

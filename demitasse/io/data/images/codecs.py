@@ -258,8 +258,8 @@ def need_encoder(ending: str) -> None:
 
 
 IMAGES = {
-    *(".bmp", ".dib", ".gif", ".jpe", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".pnm"),
-    *(".ppm", ".ras", ".sr", ".tif", ".tiff", ".webp"),
+    *(".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png"),
+    *(".pnm", ".ppm", ".ras", ".sr", ".tif", ".tiff", ".webp"),
 }
 VIDEOS = {
     *(".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv")
