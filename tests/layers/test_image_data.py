@@ -106,6 +106,16 @@ def test_names_may_hold_spaces(open_layer, folder):
     assert label == [6]
 
 
+def test_names_may_begin_with_spaces_and_lines_may_be_indented(open_layer, folder):
+    image(7).save(folder / " first.png")
+    (folder / "list.txt").write_text(" first.png 6\n  p3.png 5\n")
+
+    [data, label] = open_layer("batch_size: 2").forward()
+
+    assert data[:, 0, 0, 0].tolist() == [7, 3]
+    assert label.tolist() == [6, 5]
+
+
 def test_a_list_may_begin_with_a_byte_order_mark(open_layer, folder):
     (folder / "list.txt").write_text("p3.png 7\np4.png 8\n", encoding="utf-8-sig")
 

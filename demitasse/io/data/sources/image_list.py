@@ -9,7 +9,7 @@ labels are extensions of Demitasse. DeepLab, ``src/caffe/layers/image_seg_data_l
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,11 +56,11 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
     of an existing file, else one.
     """
     text = read_list_file(source, "list of images")
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    lines = [_trimmed(line.rstrip(), find) for line in text.split("\n") if line.strip()]
     if not lines:
         message = "the list of images is empty; write lines 'path label'"
         raise DataError(message, str(source), code=ErrorCode.MISSING)
-    count = _count_labels(lines[0], find)
+    count = next(_counts(lines[0], find), 1)
     entries = []
     for line in lines:
         name, *labels = line.rsplit(maxsplit=count)
@@ -78,7 +78,14 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
     return entries
 
 
-def _count_labels(line: str, find: Find) -> int:
+def _trimmed(line: str, find: Find) -> str:
+    """Return a line without spaces at its beginning, unless the name of a file begins with them."""
+    kept = line == line.lstrip() or any(_counts(line, find))
+    return line if kept else line.lstrip()
+
+
+def _counts(line: str, find: Find) -> Iterator[int]:
+    """Yield the numbers of labels, the fewest first, that leave the name of a file."""
     words = line.split()
     numbers = 0
     while numbers < len(words) - 1 and _is_number(words[-1 - numbers]):
@@ -86,8 +93,7 @@ def _count_labels(line: str, find: Find) -> int:
     for count in range(1, numbers + 1):
         with suppress(OSError, ConfigError):  # an impossible file name
             if find(line.rsplit(maxsplit=count)[0]).is_file():
-                return count
-    return 1
+                yield count
 
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.IGNORECASE)
