@@ -137,6 +137,12 @@ def test_several_labels_make_rows(open_layer, folder):
     np.testing.assert_array_equal(label, [[1, 0, 2.5], [0, -1, 0]])
 
 
+def test_several_labels_are_counted_although_the_first_image_is_missing(open_layer, folder):
+    (folder / "list.txt").write_text("none.png 1 2\np1.png 3 4\n")
+
+    assert open_layer('on_error: "skip"').forward()[1].tolist() == [[3, 4]]
+
+
 @pytest.mark.parametrize(("text", "want"), [("0.75", 0.75), ("3x", 3), ("-2", -2), ("x", 0)])
 def test_a_label_is_a_number_or_begins_with_one(text, want, open_layer, folder):
     (folder / "list.txt").write_text(f"p0.png {text}\n")

@@ -31,6 +31,7 @@ from demitasse.io.data.transform.random import RecordRandom
 from demitasse.io.data.transform.transformer import DataTransformer
 
 Find = Callable[[str], Path]  # returns the path of an image name
+MOST_MISSING = 100  # lines at the beginning of a list whose images may be missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +53,22 @@ class Image(NamedTuple):
 def read_image_list(source: Path, find: Find) -> list[Entry]:
     """Read lines ``name label``, or ``name label label ...``; names may contain spaces.
 
-    The first line determines the number of labels: the fewest trailing numbers that leave the name
-    of an existing file, else one.
+    The first line of an existing file determines the number of labels: the fewest trailing numbers
+    that leave its name. If none of the first lines has such a file, the number is one.
     """
     text = read_list_file(source, "list of images")
     lines = [_trimmed(line.rstrip(), find) for line in text.split("\n") if line.strip()]
     if not lines:
         message = "the list of images is empty; write lines 'path label'"
         raise DataError(message, str(source), code=ErrorCode.MISSING)
-    count = next(_counts(lines[0], find), 1)
+    count = next((n for line in lines[:MOST_MISSING] for n in _counts(line, find)), 1)
     entries = []
     for line in lines:
         name, *labels = line.rsplit(maxsplit=count)
         if len(labels) < count:
             if count > 1:
                 got, code = len(labels), ErrorCode.COUNT_MISMATCH
-                message = f"got {got} labels, expected {count} as in the first line"
+                message = f"got {got} labels, expected {count} as in other lines"
                 raise DataError(message, str(source), line, code=code, got=got, expected=count)
             name, labels = line, [line]
         values = tuple(_number(label) for label in labels)
