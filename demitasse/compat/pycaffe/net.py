@@ -422,12 +422,12 @@ def _arguments(*args: Any, **kwargs: Any) -> tuple[Phase | int, Any, int, Sequen
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     given.setdefault("phase", default_phase())
     unknown = set(given) - {"phase", "level", "stages", "weights"}
-    if unknown or given["phase"] is None or len(args) > len(names):
+    numbers = given["phase"], given.setdefault("level", 0)
+    if unknown or len(args) > len(names) or not all(hasattr(n, "__index__") for n in numbers):
         text = ", ".join([*map(repr, args), *(f"{name}={kwargs[name]!r}" for name in kwargs)])
         message = f"Net(file, phase, level=0, stages=None, weights=None), not Net(file, {text})"
         if not unknown and given["phase"] is None:
             message += "; the phase is missing, caffe.TRAIN or caffe.TEST"
         raise TypeError(message)
-    weights = given.get("weights")
-    weights = None if weights is None else os.fsdecode(weights)
-    return given["phase"], weights, given.get("level", 0), given.get("stages") or ()
+    weights = None if given.get("weights") is None else os.fsdecode(given["weights"])
+    return given["phase"], weights, given["level"], given.get("stages") or ()

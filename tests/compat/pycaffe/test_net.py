@@ -72,6 +72,10 @@ def test_other_ways_are_refused():
         caffe.Net("net.prototxt", "w.caffemodel", caffe.TEST, 3)
     with expect_error(ConfigError, mentions=["TRAIN", "TEST", "5"]):
         caffe.Net("net.prototxt", 5)
+    with expect_error(TypeError, mentions=["Net(file, phase", "'test'"]):
+        caffe.Net("net.prototxt", "w.caffemodel", "test")
+    with expect_error(TypeError, mentions=["Net(file, phase", "'w.caffemodel'"]):
+        caffe.Net("net.prototxt", caffe.TEST, "w.caffemodel")  # the place of the level
 
 
 def test_a_missing_phase_is_named():
