@@ -27,13 +27,14 @@ from demitasse.compat.cvdnn.models import (
     SegmentationModel,
 )
 from demitasse.compat.cvdnn.net import Layer, Net, readNet, readNetFromCaffe
+from demitasse.compat.cvdnn.own_layers import registerLayer, unregisterLayer
 from demitasse.compat.cvdnn.targets import getAvailableTargets
 
 __all__ = [
     "ClassificationModel", "DetectionModel", "Image2BlobParams", "Layer", "Model", "NMSBoxes",
     "NMSBoxesBatched", "Net", "SegmentationModel", "blobFromImage", "blobFromImageWithParams",
     "blobFromImages", "blobFromImagesWithParams", "error", "getAvailableTargets",
-    "imagesFromBlob", "readNet", "readNetFromCaffe",
+    "imagesFromBlob", "readNet", "readNetFromCaffe", "registerLayer", "unregisterLayer",
 ]  # fmt: skip
 __all__ += [name for name in vars(constants) if name.startswith(("CV_", "DNN_"))]
 

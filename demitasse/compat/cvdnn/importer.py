@@ -18,6 +18,7 @@ import numpy as np
 
 from demitasse import net as engine
 from demitasse.compat.cvdnn.errors import error
+from demitasse.compat.cvdnn.own_layers import classes, with_own_layers
 from demitasse.core.device import Device
 from demitasse.errors import DemitasseError, ErrorCode
 from demitasse.graph import filter_net
@@ -75,12 +76,14 @@ class BuiltNet:
         layers: The layers, from layer 1 on.
         indices: Index in the net of each layer; 0 for layer 0.
         untrained: Names of layers with parameters that were not given.
+        own: Names of layers that classes of the user compute.
     """
 
     net: engine.Net
     layers: Sequence[ImportedLayer]
     indices: tuple[int, ...]
     untrained: list[str]
+    own: list[str]
 
     def layer(self, number: int) -> Layer:
         """Return a layer, numbered from 1."""
@@ -162,10 +165,17 @@ class ImportedNet:
             writer.update(dict.fromkeys(layer.tops, number))
         return edges
 
-    def build(self, input_shapes: Mapping[str, Shape], device: Device | None) -> BuiltNet | None:
+    def own(self) -> list[str]:
+        """Return the names of the layers whose types have classes of the user now."""
+        return [one.name for one in self._message.layer if one.type in classes]
+
+    def build(
+        self, input_shapes: Mapping[str, Shape], device: Device | None, old: BuiltNet | None = None
+    ) -> BuiltNet | None:
         """Build the net and load its weights; return None if the shape of an input is unknown.
 
-        ``input_shapes`` are those of inputs without a declared shape.
+        ``input_shapes`` are those of inputs without a declared shape. The weights are those of
+        ``old``, if there is one.
         """
         shapes = {
             name: shape or input_shapes.get(name, ()) for name, shape in self.declared.items()
@@ -177,17 +187,19 @@ class ImportedNet:
             for top in layer.top:
                 layer.input_param.shape.add(dim=shapes[top])
         try:
-            net = engine.Net(self._message, "TEST", device=device)
+            net = engine.Net(with_own_layers(self._message), "TEST", device=device)
         except DemitasseError as fault:
             raise fault.at(self._source) from None
-        untrained = list(net.params)
-        if self._weights is not None:
+        untrained = list(net.params) if old is None else old.untrained
+        if old is not None:
+            net.share_trained_layers_with(old.net)
+        elif self._weights is not None:
             missing = net.load(self._weights).missing
             if missing:
                 message = f"the weights contain no parameters of layers {', '.join(missing)}"
                 raise error(message, code=ErrorCode.MISSING, layer=missing[0])
             self._weights, untrained = None, []
-        return BuiltNet(net, self.layers, self._indices(net), untrained)
+        return BuiltNet(net, self.layers, self._indices(net), untrained, self.own())
 
     def _inputs(self) -> list[LayerParameter]:
         return [layer for layer in self._message.layer if layer.type == "Input"]
@@ -200,7 +212,7 @@ class ImportedNet:
             if not layer.part:  # further parts are of the same layer of the net
                 index = next(
                     i for i, one in made
-                    if (one.name, one.param.type) == (message.name, message.type)
+                    if one.name == message.name and one.param.type in {message.type, "Python"}
                 )  # fmt: skip
             indices.append(index)
         return tuple(indices)

@@ -78,6 +78,7 @@ class Net:
         self._imported = imported
         self._built: BuiltNet | None = None  # the engine's net, once all shapes of inputs are known
         self._device: Device | None = None
+        self._ran = False
         self._inputs: dict[str, np.ndarray] = {}
         self._timings: tuple[int, list[float]] = (0, [])  # of the last pass, in nanoseconds
 
@@ -269,6 +270,10 @@ class Net:
         if 0 in numbers:
             message = f"layer {INPUTS!r} is the inputs; name another layer"
             raise error(message, code=ErrorCode.INVALID, layer=INPUTS)
+        if not self._ran and self._built is not None and self._built.own != self._imported.own():
+            shapes = {name: values.shape for name, values in self._inputs.items()}
+            self._built = self._imported.build(shapes, self._device, self._built)
+        self._ran = True
         built = self._ready()
         if built.untrained:
             message = (

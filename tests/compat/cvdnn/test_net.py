@@ -482,3 +482,95 @@ def test_arguments_have_the_names_and_orders_of_all_overloads():
     for count in (net.getFLOPS, net.getMemoryConsumption):
         assert count(netInputShape=shape) == count(netInputShapes=[shape]) == count(shape)
         assert count(layerId=1, netInputShape=shape) == count(1, netInputShapes=[shape])
+
+
+# -- layers of users -------------------------------------------------------------------------------
+
+CROPPED = """
+input: "data" input_dim: 1 input_dim: 1 input_dim: 8 input_dim: 8
+input: "like" input_dim: 1 input_dim: 1 input_dim: 4 input_dim: 4
+layer {
+  name: "conv" type: "Convolution" bottom: "data" top: "conv"
+  convolution_param { num_output: 2 kernel_size: 3 pad: 1 }
+}
+layer { name: "crop" type: "Crop" bottom: "conv" bottom: "like" top: "crop"
+  crop_param { axis: 2 offset: 1 } }
+layer { name: "relu" type: "ReLU" bottom: "crop" top: "crop" }
+"""
+
+
+class CropLayer:
+    """Cuts the middle out, as in OpenCV's example of edge detection."""
+
+    def __init__(self, params, blobs):
+        self.params, self.blobs = params, blobs
+
+    def getMemoryShapes(self, inputs):  # noqa: N802
+        (images, channels, H, W), (_, _, height, width) = inputs
+        self.top, self.left = (H - height) // 2, (W - width) // 2
+        return [[images, channels, height, width]]
+
+    def forward(self, inputs):
+        assert self.params == {"axis": 2, "offset": [1]}
+        height, width = inputs[1].shape[2:]
+        rows = slice(self.top, self.top + height)
+        return [inputs[0][:, :, rows, self.left : self.left + width]]
+
+
+@pytest.fixture
+def crop_layer():
+    cvdnn.registerLayer("Crop", CropLayer)
+    yield
+    cvdnn.unregisterLayer("Crop")
+
+
+def outputs_of(net, size: int = 8):
+    net.setInput(values(1, 1, size, size), "data")
+    net.setInput(values(1, 1, 4, 4), "like")
+    return net.forward(["conv", "crop", "relu"])
+
+
+def test_a_registered_class_computes_its_layers(crop_layer):
+    net = cvdnn.readNetFromCaffe(CROPPED.encode(), WEIGHTS)
+
+    for size in 8, 12:
+        conv, crop, relu = outputs_of(net, size)
+        edge = (size - 4) // 2
+        np.testing.assert_array_equal(crop, conv[:, :, edge:-edge, edge:-edge])
+        np.testing.assert_array_equal(relu, np.maximum(crop, 0))
+    assert net.getLayer("crop").type == "Crop"
+
+
+def test_a_class_is_chosen_when_a_net_first_runs(request):
+    ran, waits = (cvdnn.readNetFromCaffe(CROPPED.encode(), WEIGHTS) for _ in range(2))
+    waits.setParam("conv", 1, np.array([2.0, 3.0]))
+    before = outputs_of(ran)
+    request.getfixturevalue("crop_layer")
+    after, middle = outputs_of(ran), outputs_of(waits)
+    cvdnn.unregisterLayer("Crop")
+
+    np.testing.assert_array_equal(after[1], before[1])
+    np.testing.assert_array_equal(middle[1], middle[0][:, :, 2:-2, 2:-2])
+    np.testing.assert_allclose((middle[0] - before[0])[0, :, 0, 0], [1, 4], rtol=1e-5)  # biases
+    np.testing.assert_array_equal(outputs_of(waits)[1], middle[1])
+
+
+def test_a_registered_type_may_be_unknown():
+    class Twice(CropLayer):
+        def getMemoryShapes(self, inputs):  # noqa: N802
+            return inputs
+
+        def forward(self, inputs):
+            return [2 * inputs[0]]
+
+    text = CONVOLUTION + 'layer { name: "twice" type: "Twice" bottom: "y" top: "z" }'
+    cvdnn.registerLayer("Twice", Twice)
+    net = cvdnn.readNetFromCaffe(text.encode(), WEIGHTS)
+    net.setInput(values(1, 1, 4, 4))
+    y, z = net.forward(["y", "twice"])
+    cvdnn.unregisterLayer("Twice")
+    cvdnn.unregisterLayer("Twice")  # nothing is registered any more
+
+    np.testing.assert_array_equal(z, 2 * y)
+    with expect_error(cvdnn.error, code=ErrorCode.UNKNOWN):
+        cvdnn.readNetFromCaffe(text.encode(), WEIGHTS)
