@@ -240,7 +240,7 @@ def shape_option(help: str, metavar: str = "BLOB=N,C,H,W") -> Decorator:
 
 
 STATE_FLAGS = (
-    option("--level", "Level of the net's state.", int),
+    option("--level", "Level of the net's state.", click.IntRange(-(2**31), 2**31 - 1)),
     option(
         "--stage stages", "Stages of the net's state.",
         multiple=True, metavar="STAGE[,STAGE]", callback=split_values,

@@ -491,3 +491,8 @@ def test_the_log_can_be_json(project, run):
 
 def test_a_quiet_run_says_nothing(project, run):
     assert run("train -solver solver.prototxt --log_level error").stderr == ""
+
+
+@pytest.mark.parametrize("level", [2**31, -(2**31) - 1])
+def test_a_level_that_no_net_can_have_is_wrong_usage(project, run, level):
+    assert run(f"train -solver solver.prototxt --level={level}").exit_code == 2
