@@ -496,3 +496,11 @@ def test_a_quiet_run_says_nothing(project, run):
 @pytest.mark.parametrize("level", [2**31, -(2**31) - 1])
 def test_a_level_that_no_net_can_have_is_wrong_usage(project, run, level):
     assert run(f"train -solver solver.prototxt --level={level}").exit_code == 2
+
+
+def test_a_net_whose_state_names_phase_test_is_trained_as_in_caffe(project, run):
+    with open("solver.prototxt", "a") as file:
+        file.write("train_state { phase: TEST }\n")
+
+    assert run("train -solver solver.prototxt").exit_code == 0
+    assert Path("run_iter_20.caffemodel").exists()
