@@ -8,12 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from demitasse.core.log import get_logger
-from demitasse.core.paths import real_path
+from demitasse.core.paths import is_file, real_path
 from demitasse.errors import SnapshotError
 from demitasse.io.proto import ResumeState
 from demitasse.training.checkpoint.prefix_lock import PrefixLock
 from demitasse.training.checkpoint.resume_check import file_digest
-from demitasse.training.checkpoint.snapshot import snapshot_paths, write_snapshot
+from demitasse.training.checkpoint.snapshot import (
+    snapshot_paths,
+    weights_places,
+    write_snapshot,
+)
 from demitasse.training.checkpoint.state_file import read_state
 from demitasse.training.context import TrainingContext
 
@@ -120,9 +124,8 @@ def _defect(path: Path) -> str:
         state = read_state(path)
     except SnapshotError as error:
         return error.message
-    weights = Path(state.learned_net)
-    if not weights.is_file():
-        weights = path.parent / weights.name
+    first, second = weights_places(path, state)
+    weights = first if is_file(first) else second
     try:
         digest = file_digest(weights)
     except OSError as error:

@@ -179,15 +179,27 @@ def read_checked(path: Path, run: TrainingContext) -> State:
         _check_counts(state.resume)
     if not state.learned_net:
         return state
-    beside = path.parent / Path(state.learned_net.replace("\\", "/")).name
-    for place in (Path(state.learned_net), beside):
+    places = weights_places(path, state)
+    for place in places:
         if is_file(place):
             return replace(state, learned_net=os.fspath(place))
     message = (
-        f"its weights are neither at {state.learned_net!r} nor at {os.fspath(beside)!r}; put the "
-        "file beside the state"
+        f"its weights are neither at {os.fspath(places[0])!r} nor at {os.fspath(places[1])!r}; put "
+        "the file beside the state"
     )
     raise fault(ErrorCode.NOT_FOUND, message, file=state.learned_net)
+
+
+def weights_places(path: Path, state: State) -> tuple[Path, Path]:
+    """Return where the weights of a state may be: beside it, and where they were written.
+
+    The first is preferred: a copy of a run stays whole when the run itself goes on. Of a state
+    without a digest, which Caffe wrote, it is the place that Caffe reads.
+    """
+    named = Path(state.learned_net)
+    beside = path.parent / Path(state.learned_net.replace("\\", "/")).name
+    checked = state.resume is not None and state.resume.run.weights
+    return (beside, named) if checked else (named, beside)
 
 
 def _check_counts(resume: ResumeState) -> None:

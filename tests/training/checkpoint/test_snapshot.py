@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,6 +219,23 @@ def test_weights_are_found_beside_the_state(fields, tmp_path):
     other.restore(state)
 
     assert everything(other) == everything(solver)
+
+
+def test_a_copy_of_a_run_is_restored_from_its_own_files(fields, tmp_path):
+    solver = made(fields, tmp_path)
+    solver.step(2)
+    files = solver.snapshot()
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    state = [shutil.copy(file, copied) for file in files][1]
+    other = made(fields, tmp_path, seed=9)
+    other.step(2)
+    assert other.snapshot() == files  # another run, in place of the first
+
+    other.restore(state)
+
+    assert everything(other) == everything(solver)
+    assert retention.latest_snapshot(str(copied / "s")) == Path(state)
 
 
 def test_weights_that_are_gone_are_named(fields, tmp_path):
