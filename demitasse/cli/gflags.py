@@ -13,6 +13,7 @@ import click
 from demitasse.core.paths import regular_file
 
 ONE_DASH = re.compile(r"-[A-Za-z][\w-]+(=.*)?", re.DOTALL)
+ONE_LETTER = re.compile(r"^(-[A-Za-z])=(?=.)", re.DOTALL)
 
 GLOG = re.compile(
     r"--?((no)?(alsologtostderr|logtostderr|colorlogtostderr)"
@@ -34,10 +35,13 @@ TRUE, FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
 
 
 def double_dashes(args: Sequence[str]) -> list[str]:
-    """Give long flags two dashes, drop glog's flags, and insert the flags of ``--flagfile``."""
+    """Spell flags for click: long ones with two dashes, those of one letter without ``=``.
+
+    Flags of glog are dropped, and those of ``--flagfile`` inserted.
+    """
     args, rest = _split(args)
     dashed = (f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in _from_files(args, set()))
-    return [*_without_glog(dashed), *rest]
+    return [*(ONE_LETTER.sub(r"\1", arg) for arg in _without_glog(dashed)), *rest]
 
 
 def _without_glog(args: Iterable[str]) -> Iterator[str]:

@@ -83,6 +83,7 @@ def test_python_m_is_the_same(start):
         ("-v 2 --logbuflevel -1 -logbufsecs=-1 time 5", "time 5"),
         ("-stderrthreshold -solver a 5", "--solver a 5"),
         ("-a_b=c=d -- -solver x", "--a_b=c=d -- -solver x"),
+        ("report a -o=b=c.html -- -o=d", "report a -ob=c.html -- -o=d"),
     ],
 )
 def test_one_dash_is_as_good_as_two(given, meant):
