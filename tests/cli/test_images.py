@@ -55,6 +55,14 @@ def test_images_are_prepared_as_told(run):
 
 
 @pytest.mark.usefixtures("images")
+def test_channels_that_are_counted_from_1_are_one_message(run):
+    shown = run(f"classify photos/a.png scores.npy {MODEL} --channel_swap 3,2,1")
+
+    assert shown.exit_code == 3
+    assert "[3, 2, 1]" in shown.stderr
+
+
+@pytest.mark.usefixtures("images")
 def test_arrays_are_classified(run):
     np.save("images.npy", np.ones((3, 5, 5, 3), np.float32))
 

@@ -160,7 +160,12 @@ class Transformer:
         if in_ in self.transpose:
             image = image.transpose(self.transpose[in_])
         if in_ in self.channel_swap:
-            image = image[list(self.channel_swap[in_])]
+            order = list(self.channel_swap[in_])
+            try:
+                image = image[order]
+            except IndexError:
+                message = f"got channel order {order} for an image with {len(image)} channels"
+                raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, blob=in_) from None
         # in place, so that the image stays float32 with means and factors in double precision
         if in_ in self.raw_scale:
             image *= self.raw_scale[in_]
