@@ -72,6 +72,14 @@ def test_flags_in_every_spelling(photos, run, flags):
     assert {(d.channels, d.height, d.width) for d in found.values()} == {(1, 3, 4)}
 
 
+def test_a_file_of_flags_may_begin_with_a_byte_order_mark(photos, run):
+    Path("flags.txt").write_text("-gray\n", "utf-8-sig")
+
+    run("convert_imageset -flagfile flags.txt photos/ list.txt db")
+
+    assert {d.channels for d in contents("db", "LMDB").values()} == {1}
+
+
 def test_a_missing_file_of_flags_is_wrong_usage(run):
     assert run("convert_imageset -flagfile none a b c").exit_code == 2
 

@@ -95,11 +95,12 @@ def test_what_cannot_be_done_is_told(run, line, code, message):
 
 
 @pytest.mark.usefixtures("images")
-def test_windows_are_scored(run):
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_windows_are_scored(run, encoding):
     Path("windows.csv").write_text(
         "filename, xmin, ymin, xmax, ymax\n"
         "photos/a.png,0,0,9,7\nphotos/b.png,1,2,5,6\nphotos/a.png,3,3,8,7\n",
-        "utf-8-sig",
+        encoding,
     )
 
     run(f"detect windows.csv found.csv {MODEL} --crop_mode list --context_pad 0")

@@ -46,9 +46,10 @@ def test_a_card_says_what_a_net_needs(model, card):
     assert (how.mean, how.scale) == ((1, 2, 3), (0.5,))
 
 
-def test_labels_may_be_in_a_file(model, card):
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_labels_may_be_in_a_file(model, card, encoding):
     folder = model("classify", card(model='labels = "names.txt"'))
-    (folder / "names.txt").write_text("blue\n green \nred\n\n")
+    (folder / "names.txt").write_text("blue\n green \nred\n\n", encoding)
 
     assert read_card(folder / "model.toml").labels == ("blue", "green", "red")
 
