@@ -499,7 +499,7 @@ def test_a_level_that_no_net_can_have_is_wrong_usage(project, run, level):
 
 
 def test_a_net_whose_state_names_phase_test_is_trained_as_in_caffe(project, run):
-    with open("solver.prototxt", "a") as file:
+    with Path("solver.prototxt").open("a") as file:
         file.write("train_state { phase: TEST }\n")
 
     assert run("train -solver solver.prototxt").exit_code == 0
