@@ -55,6 +55,13 @@ def test_images_are_prepared_as_told(run):
 
 
 @pytest.mark.usefixtures("images")
+def test_scores_get_the_ending_that_caffe_gives_them(run):
+    run(f"classify photos/a.png scores.v2 {MODEL}")
+
+    assert np.load("scores.v2.npy").shape[0] == 1
+
+
+@pytest.mark.usefixtures("images")
 def test_channels_that_are_counted_from_1_are_one_message(run):
     shown = run(f"classify photos/a.png scores.npy {MODEL} --channel_swap 3,2,1")
 

@@ -101,7 +101,7 @@ def classify_command(
     """Write a trained net's scores of images to a .npy file.
 
     INPUT is an image, a folder of images, or a .npy file of images (N, H, W, C), red first,
-    from 0 to 1. OUTPUT has one row for each image.
+    from 0 to 1. OUTPUT has one row for each image; to another ending than .npy, .npy is added.
     """
     import numpy as np
 
@@ -115,6 +115,7 @@ def classify_command(
         mean = image_model.mean()
         classifier = Classifier(image_dims=size, mean=mean, **image_model.arguments)
         scores = classifier.predict(_load_images(source, ext), oversample=not center_only)
+    out = out if out.name.endswith(".npy") else Path(f"{out}.npy")  # the name that np.save writes
     with atomic_write(out) as file:
         np.save(file, scores)
     echo(f"Wrote scores of {len(scores)} images to {out}")
