@@ -87,6 +87,9 @@ def check_options(
     """Check the arguments of a solver, alone and with its fields (ConfigError)."""
     if keep_last is not None:
         _at_least(1, "keep_last", keep_last)
+    if not isinstance(early, EarlyStopping | None):
+        message = f"got early_stopping {early!r}, expected EarlyStopping(metric, patience)"
+        raise ConfigError(message, code=ErrorCode.INVALID, field="early_stopping", got=early)
     if early is not None and not param.test_interval:
         message = "early_stopping needs tests, and test_interval is missing"
         raise ConfigError(message, code=ErrorCode.MISSING, field="test_interval")

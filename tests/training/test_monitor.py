@@ -212,6 +212,7 @@ def test_patience_is_counted_across_a_resume(fields, tmp_path):
         (EarlyStopping("accuracy", 1, -1), TESTED, ErrorCode.OUT_OF_RANGE, "min_delta=-1"),
         (EarlyStopping("accuracy", 1), "", ErrorCode.MISSING, "test_interval"),
         (EarlyStopping("nothing", 1), TESTED, ErrorCode.UNKNOWN, "'nothing'"),
+        ("accuracy", TESTED, ErrorCode.INVALID, "'accuracy'"),
     ],
 )
 def test_early_stopping_is_checked_before_training(fields, early, text, code, mentions):
