@@ -142,7 +142,8 @@ class Net:
             param.force_backward = force_backward
         chosen, self.device_from = choose_device(device)
         seed = settings.get("seed") if seed is None else seed
-        self.seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed < 0 else int(seed)
+        seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed < 0 else int(seed)
+        self.seed = seed % (1 << 64)  # the key of random numbers has so many bits
         self.dtype = dtype
         if base_dir is None and read.source:
             base_dir = Path(read.source).parent

@@ -230,6 +230,15 @@ def test_an_argument_is_stronger_than_random_seed(fields):
     assert Solver(fields(), seed=11).net.seed == 11
 
 
+def test_a_seed_may_be_as_long_as_the_entropy_of_numpy(fields, tmp_path):
+    solver = Solver(fields(snapshot_prefix=str(tmp_path / "s")), seed=(1 << 127) + 11)
+    _, state = solver.snapshot()
+
+    solver.restore(state, exact=True)
+
+    assert solver.net.seed == 11
+
+
 def test_one_seed_makes_one_training_run(fields, backend):
     weights = []
     for seed in (3, 3, 4):

@@ -213,7 +213,7 @@ def _all_differences(
             message, file = f"its weights cannot be read: {error}", state.learned_net
             raise SnapshotError(message, code=ErrorCode.UNREADABLE, file=file) from error
     yield from differences(resume.run, now)
-    if resume.HasField("seed") and seed >= 0 and seed != resume.seed:
+    if resume.HasField("seed") and seed >= 0 and seed % (1 << 64) != resume.seed:
         text = f"the seed was {resume.seed}, is {seed}: the run keeps {resume.seed}"
         yield Difference("seed", text, changes_results=False)
 
