@@ -98,6 +98,19 @@ def test_wrong_usage_is_2(run, args):
     assert "Error: " in result.stderr
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        "consistency deploy.prototxt --devices cpu numpy",
+        "diff deploy.prototxt deploy.prototxt",
+        "export deploy.prototxt net.onnx --check",
+        "convert_mnist_siamese_data images labels db",
+    ],
+)
+def test_a_negative_seed_is_wrong_usage(project, run, args):
+    assert run(f"{args} --seed -1").exit_code == 2
+
+
 def test_a_misspelt_verb_is_answered_with_the_right_one(run):
     assert "'train'" in run("trian -solver x").stderr
 

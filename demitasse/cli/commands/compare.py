@@ -126,7 +126,7 @@ report_options = options.option_group(
     "Also compare every Step with portable code on the same inputs; name the first wrong one.",
 )
 @report_options
-@option("--seed", "Seed of weights, inputs and dropout.", int, 0)
+@option("--seed", "Seed of weights, inputs and dropout.", click.IntRange(min=0), 0)
 @option(
     "--dtype",
     "Element type of the net. Devices without bfloat16 or float16 compute in float32.",
@@ -193,7 +193,7 @@ WEIGHT_FILES = {".caffemodel", ".h5", ".safetensors"}
 @weights_option("Weights of NET.")
 @weights_option("Weights of OTHER, a prototxt.", "--other_weights")
 @options.device_option("Device of NET: cpu, cuda:0, numpy, ...")
-@option("--seed", "Seed of random inputs.", int, 0)
+@option("--seed", "Seed of random inputs.", click.IntRange(min=0), 0)
 @inputs_option
 @switch("--trust", "Allow OTHER to run code, which a .pt2 file can contain.")
 @report_options

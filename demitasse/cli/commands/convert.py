@@ -45,7 +45,9 @@ def check_options(help: str) -> options.Decorator:
             "A .npz file with an array for each input, for --check. [default: random inputs]",
             FILE,
         ),
-        option("--seed", "Seed of random inputs, for --check. [default: 0]", int, 0),
+        option(
+            "--seed", "Seed of random inputs, for --check. [default: 0]", click.IntRange(min=0), 0
+        ),
     )
 
 

@@ -186,7 +186,7 @@ def convert_mnist_data_command(
 @click.argument("labels", type=FILE)
 @click.argument("out", metavar="DB_NAME", type=FOLDER)
 @options.backend_option("LEVELDB")
-@option("--seed", "Seed of the pairs.", int, 0)
+@option("--seed", "Seed of the pairs.", click.IntRange(min=0), 0)
 @overwrite_option
 @json_option
 def convert_mnist_siamese_data_command(
