@@ -44,10 +44,10 @@ class NonfiniteCheck:
         """
         if math.isfinite(loss) or (self._warned and not self.raises):
             return
+        hint = f"the last learning rate was {number(rate)}; try a smaller one, or clip_gradients"
         message = (
             f"the loss is {loss} at iteration {iteration}; the first values that are not finite "
-            f"are in {_first_place(run)} (the last learning rate was {number(rate)}; try a "
-            "smaller one, or clip_gradients)"
+            f"are in {_first_place(run)}{'' if math.isnan(rate) else f' ({hint})'}"
         )
         if self.raises:
             raise NetError(message, code=ErrorCode.NOT_FINITE, iteration=iteration, got=loss)

@@ -393,6 +393,7 @@ def test_a_loss_that_is_not_finite_is_explained_once(fields, lines):
     [line] = matching(lines(), "the loss is nan")
     assert "at iteration 0" in line
     assert "parameter 0 of layer 'ip2' (InnerProduct)" in line
+    assert "learning rate" not in line  # no update has used one
 
 
 def test_a_loss_that_is_not_finite_stops_a_run_before_the_update(fields, backend):
