@@ -35,10 +35,7 @@ TRUE, FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
 
 
 def double_dashes(args: Sequence[str]) -> list[str]:
-    """Spell flags for click: long ones with two dashes, those of one letter without ``=``.
-
-    Flags of glog are dropped, and those of ``--flagfile`` inserted.
-    """
+    """Spell flags for click, drop those of glog, and insert the flags of ``--flagfile``."""
     args, rest = _split(args)
     dashed = (f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in _from_files(args, set()))
     return [*(ONE_LETTER.sub(r"\1", arg) for arg in _without_glog(dashed)), *rest]

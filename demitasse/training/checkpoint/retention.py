@@ -13,11 +13,7 @@ from demitasse.errors import SnapshotError
 from demitasse.io.proto import ResumeState
 from demitasse.training.checkpoint.prefix_lock import PrefixLock
 from demitasse.training.checkpoint.resume_check import file_digest
-from demitasse.training.checkpoint.snapshot import (
-    snapshot_paths,
-    weights_places,
-    write_snapshot,
-)
+from demitasse.training.checkpoint.snapshot import snapshot_paths, weights_places, write_snapshot
 from demitasse.training.checkpoint.state_file import read_state
 from demitasse.training.context import TrainingContext
 

@@ -191,10 +191,9 @@ def read_checked(path: Path, run: TrainingContext) -> State:
 
 
 def weights_places(path: Path, state: State) -> tuple[Path, Path]:
-    """Return where the weights of a state may be: beside it, and where they were written.
+    """Return where the weights of a state may be, the better place first.
 
-    The first is preferred: a copy of a run stays whole when the run itself goes on. Of a state
-    without a digest, which Caffe wrote, it is the place that Caffe reads.
+    A copied state has its own weights beside it; Caffe's states, without a digest, name theirs.
     """
     named = Path(state.learned_net)
     beside = path.parent / Path(state.learned_net.replace("\\", "/")).name
