@@ -243,6 +243,8 @@ class Model:
         )
         if message.op_type in SAME_SHAPE:
             types = dict.fromkeys(message.output, infos[message.input[0]])
+        if message.op_type in {"Resize", "Upsample"}:
+            _round_sizes(message, inputs, types)
         outputs = [self._output(one, types) if one else None for one in message.output]
         arrays = self._fold(message, inputs, [one for one in outputs if one is not None])
         if arrays is not None:
@@ -334,6 +336,20 @@ def read_model(path: Path, shapes: Mapping[str, Shape], batch: int | None) -> Mo
     except Exception as error:  # of onnx or numpy, for damaged constants
         fault = f"cannot be read as ONNX: {error}"
         raise DataError(fault, str(path), code=ErrorCode.UNREADABLE) from error
+
+
+def _round_sizes(message: Any, inputs: Mapping[str, Tensor], types: Mapping[str, Any]) -> None:
+    """Round sizes by scales in float32, as ONNX Runtime does; onnx rounds them in float64."""
+    at = {one.name: list(one.floats or one.ints) for one in message.attribute}
+    x, *others = [inputs[one] for one in message.input if one]
+    scales = at.get("scales")
+    if scales is None and others and others[-1].dtype == "float32":
+        scales = others[-1].array
+    if scales is None:
+        return
+    for axis, scale in zip(at.get("axes", range(len(x.shape))), scales, strict=False):
+        size = types[message.output[0]].tensor_type.shape.dim[axis]
+        size.dim_value = int(np.float32(x.shape[axis]) * np.float32(scale))
 
 
 def _aligned(operand: Tensor, axes: int) -> Tensor:

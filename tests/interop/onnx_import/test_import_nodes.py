@@ -209,6 +209,24 @@ def test_scales_of_some_axes_are_not_those_of_the_rounded_sizes(tmp_path):
     np.testing.assert_allclose(net(x), want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("opset", "scale"), [(8, 1.3), (9, 2.3), (10, 1.4), (17, 0.7)])
+def test_a_size_that_a_scale_gives_is_rounded_as_in_onnxruntime(opset, scale, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    scales = np.array([1, 1, scale, 1], np.float32)
+    constants = {"": None, "a": scales} if opset > 10 else {"a": scales} if opset > 8 else {}
+    options = {"scales": scales} if opset == 8 else {}
+    operator = "Resize" if opset > 9 else "Upsample"
+    file = save_node(tmp_path, operator, [1, 2, 10, 7], constants, opset=opset, mode="linear",
+                     **options)  # fmt: skip
+    x = np.random.default_rng(0).normal(size=(1, 2, 10, 7)).astype(np.float32)
+    [want] = onnxruntime.InferenceSession(file).run(None, {"x": x})
+
+    net = import_onnx(file).net
+
+    assert np.shape(net(x)) == want.shape
+    np.testing.assert_allclose(net(x), want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("operator", "outputs", "constants", "options"),
     [
