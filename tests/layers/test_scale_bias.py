@@ -54,6 +54,17 @@ def test_a_second_bottom_takes_the_place_of_the_parameter(kind, fields, shape, b
     np.testing.assert_allclose(one.forward()[0], expected(kind, X, values.reshape(broadcast)))
 
 
+@KINDS
+def test_bottoms_may_have_one_axis(kind, backend):
+    x, other = np.array([1, 2, -3], np.float32), np.array([4, 5, 6], np.float32)
+
+    one = make_layer(text(kind, "axis: 0"), [x, other], device=backend, dtype="float32")
+
+    assert one.forward()[0].tolist() == expected(kind, x, other).tolist()
+    dx, _ = one.backward(np.ones(3))
+    assert dx.tolist() == (other.tolist() if kind == "Scale" else [1, 1, 1])
+
+
 @pytest.mark.parametrize("fields", [place[0] for place in PLACES])
 def test_a_scale_may_have_a_bias_of_the_same_shape(fields, backend):
     one = make_layer(

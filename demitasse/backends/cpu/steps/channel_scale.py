@@ -52,7 +52,7 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
             gated = (1, math.prod(shape[:2]), math.prod(shape[2:]))
             message = "factors that are no second bottom's, one for each channel of each image"
             other = len(at.bottom) == 1 or op.bias or (op.outer, op.dim, op.inner) != gated
-            decline_if(other, message)
+            decline_if(other or len(shape) == 1, message)
             self._x, self._gate = at.bottom
         message = "a gradient is wanted of gates whose images the result overwrites"
         decline_if(at.backward and at.top[0] is self._x, message)
