@@ -97,6 +97,26 @@ def test_what_is_found_by_order_is_confirmed_first_and_can_be_kept(folder):
     )
 
 
+def test_values_that_another_line_would_overwrite_are_refused(folder):
+    run("weights export net.caffemodel out.safetensors --map names.txt")
+    arrays = read_safetensors(Path("out.safetensors"))
+    arrays |= {name.replace("classifier", "other"): 2 * arrays[name]
+               for name in ("classifier.weight", "classifier.bias")}  # fmt: skip
+    write_safetensors(Path("two.safetensors"), arrays)
+    Path("one.txt").write_text(MAP + "conv = classifier")
+    Path("two.txt").write_text(MAP + "fc = other")
+
+    lost = run("weights export net.caffemodel bad.safetensors --map one.txt")
+    unclear = run("weights import two.safetensors net.prototxt bad.caffemodel --map two.txt")
+    same = run("weights export net.caffemodel same.safetensors --map two.txt")
+
+    assert (lost.exit_code, unclear.exit_code, same.exit_code) == (3, 3, 0)
+    assert "classifier.weight" in lost.stderr
+    assert "'fc'" in unclear.stderr
+    assert not list(Path().glob("bad.*"))
+    assert run("weights import same.safetensors net.prototxt x.npz --map two.txt").exit_code == 0
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_floats_of_16_bits(dtype, folder):
     run(f"weights export net.caffemodel half.safetensors --map names.txt --dtype {dtype}")

@@ -289,7 +289,11 @@ def to_state_dict(
     for unit, module in pairs:
         tensors = unit.to_torch([list(weights[name].values()) for name in unit.names])
         for name, array in tensors.items():
-            found[f"{module}.{name}"] = np.ascontiguousarray(array)
+            key = f"{module}.{name}"
+            if not np.array_equal(found.get(key, array), array, equal_nan=True):
+                message = f"{unit} and an earlier line have other values of {key}; name two modules"
+                raise WeightsError(message, code=ErrorCode.CONFLICT, layer=unit.names[0], param=key)
+            found[key] = np.ascontiguousarray(array)
     return found, pairs
 
 
@@ -323,6 +327,9 @@ def to_parameters(
             faults.append(f"module {module!r}: {error}")
             continue
         for name, layer in zip(unit.names, blobs, strict=True):
+            both = zip(found.get(name, {}).values(), layer, strict=False)
+            if not all(np.array_equal(*pair, equal_nan=True) for pair in both):
+                faults.append(f"{name!r} has two modules with other values; name one")
             found[name] = dict(enumerate(np.ascontiguousarray(one) for one in layer))
     given = {name for unit, _ in pairs for name in unit.names}
     faults += [f"{name!r} has no module" for name in shapes if name not in given]
