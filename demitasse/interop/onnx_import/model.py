@@ -342,7 +342,7 @@ def _round_sizes(message: Any, inputs: Mapping[str, Tensor], types: Mapping[str,
     """Round sizes by scales in float32, as ONNX Runtime does; onnx rounds them in float64."""
     at = {one.name: list(one.floats or one.ints) for one in message.attribute}
     x, *others = [inputs[one] for one in message.input if one]
-    scales = at.get("scales")
+    scales: Any = at.get("scales")
     if scales is None and others and others[-1].dtype == "float32":
         scales = others[-1].array
     if scales is None:
