@@ -229,7 +229,7 @@ def module_of(function: Any) -> Any:
         def _layer(self, name: str) -> Any:
             if name not in self._keys:
                 key = name.replace(".", "_") or "_"
-                while key in self.layers or hasattr(torch.nn.ModuleDict, key):
+                while hasattr(self.layers, key):
                     key += "_"  # a name that PyTorch refuses, or that another layer has
                 self.layers[key] = torch.nn.Module()
                 self._keys[name] = key

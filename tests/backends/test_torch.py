@@ -390,6 +390,14 @@ def test_inputs_that_a_module_does_not_have_are_refused(torch, trained, wrong):
         module(*arguments, **named)
 
 
+@pytest.mark.parametrize("name", ["training", "pop", "forward", "_parameters"])
+def test_a_layer_may_have_a_name_that_modules_use(torch, name):
+    module = Net(NET.replace('"ip"', f'"{name}"'), "TEST").as_torch_module()
+
+    assert module(torch.ones(2, 3)).shape == (2, 4)
+    assert list(module.state_dict()) == [f"layers.{name}_.weight", f"layers.{name}_.bias"]
+
+
 def test_a_layer_without_a_name_has_a_parameter(torch):
     module = Net(NET.replace('"ip"', '""'), "TEST").as_torch_module()
 
