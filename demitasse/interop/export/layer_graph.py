@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 
@@ -110,8 +110,17 @@ def build_layer_graph(net: Net, sizes: Sizes, outputs: Collection[str] = ()) -> 
     current: dict[int, Value] = {}  # blob -> its present value
     inputs: list[Value] = []
     nodes: list[LayerNode] = []
+    wanted = [*net.outputs, *(name for name in outputs if name not in net.outputs)]
+    last_read = {blob: index for index, ids in enumerate(structure.graph.nodes)
+                 for blob in ids.bottoms if net.layers[index].type != "Silence"}  # fmt: skip
+    last_read |= {net.blob_names.index(name): len(places) for name in wanted}
     for index, (layer, ids) in enumerate(zip(net.layers, structure.graph.nodes, strict=True)):
         bottoms = tuple(current[blob] for blob in ids.bottoms)
+        for blob in () if is_identity(layer) else set(ids.tops) & set(ids.bottoms):
+            memory = structure.blob_list[blob].data_memory
+            for other in (one for one in current if one != blob and last_read.get(one, 0) > index):
+                if structure.blob_list[other].data_memory is memory:
+                    _refuse_overwriting(places[index], net.blob_names[blob], current[other].blob)
         for number, blob in enumerate(ids.tops):
             if is_identity(layer):
                 current[blob] = bottoms[0]
@@ -124,7 +133,6 @@ def build_layer_graph(net: Net, sizes: Sizes, outputs: Collection[str] = ()) -> 
             inputs += tops
         elif not is_identity(layer):
             nodes.append(LayerNode(places[index], bottoms, tops))
-    wanted = [*net.outputs, *(name for name in outputs if name not in net.outputs)]
     ends = {name: current[net.blob_names.index(name)] for name in wanted}
     ends = {
         value.name if name in net.inputs else name: value
@@ -134,6 +142,14 @@ def build_layer_graph(net: Net, sizes: Sizes, outputs: Collection[str] = ()) -> 
     nodes, folded = _fold_scales(nodes, ends)
     values = {key: value for key, value in values.items() if value.name not in folded}
     return LayerGraph(tuple(inputs), tuple(nodes), ends, values)
+
+
+def _refuse_overwriting(place: LayerBinding, blob: str, other: str) -> NoReturn:
+    message = (
+        f"{place.label} overwrites {blob!r} in place, and with it {other!r}, which shares its "
+        "memory and is read afterwards; give the layer a top of its own"
+    )
+    raise NetError(message, code=ErrorCode.UNSUPPORTED, layer=place.layer.name, blob=other)
 
 
 def is_identity(layer: Layer) -> bool:

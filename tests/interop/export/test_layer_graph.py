@@ -41,6 +41,21 @@ def test_an_input_that_is_overwritten_keeps_its_name():
     assert list(found.outputs) == ["data@relu"]
 
 
+FLAT = """layer { name: "flat" type: "Flatten" bottom: "conv1" top: "flat" }
+layer { name: "relu" type: "ReLU" bottom: "flat" top: "flat" }
+"""
+
+
+def test_a_layer_that_overwrites_what_others_read_afterwards_is_refused():
+    reader = 'layer { name: "abs" type: "AbsVal" bottom: "conv1" top: "abs" }\n'
+
+    assert list(graph_of(CONV + FLAT).outputs) == ["flat"]
+    assert list(graph_of(CONV + reader + FLAT).outputs) == ["abs", "flat"]
+    for text, outputs in ((CONV + FLAT + reader, ()), (CONV + FLAT, ["conv1"])):
+        with expect_error(NetError, ErrorCode.UNSUPPORTED, layer="relu", blob="conv1"):
+            graph_of(text, outputs=outputs)
+
+
 def test_a_batch_norm_and_the_scale_that_reads_it_are_one():
     found = graph_of(CONV + NORM + SCALE + RELU)
 
