@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import DemitasseError
+from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.interop.onnx_import import import_onnx
 from demitasse.interop.onnx_import.converters import CONVERTERS
 
@@ -186,6 +187,18 @@ def test_a_net_for_one_batch_alone_is_noted(operator, constants, options, count,
     assert done.net.blobs["x"].shape == (1, 2, 3)
     larger = import_onnx(file, batch=2).net
     assert larger.blobs["y"].shape[0] == 2 or count
+
+
+@pytest.mark.parametrize("operator", ["ReduceMean", "ReduceL2"])
+def test_a_result_that_onnx_rounds_is_refused(operator, tmp_path):
+    file = save_node(tmp_path, operator, [2, 3], {})
+    model = onnx.load(str(file))
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.elem_type = onnx.TensorProto.INT32
+    onnx.save(model, str(file))
+
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, nodes=[f"node 'y' ({operator})"]):
+        import_onnx(file)
 
 
 @pytest.mark.parametrize(("operator", "wanted"), [("Sub", [-3, 1]), ("Div", [-0.5, 1.5])])

@@ -87,6 +87,8 @@ def _reduction(operation: str, power: float = 1, sign: float = 1) -> Converter:
     """Return a converter of a reduction of multiples, MAX or one of Reduction, and a power."""
 
     def convert(node: Node, net: NetBuilder) -> Result:
+        if node.y.is_integer and (operation == "MEAN" or power != 1):
+            refuse("no layer rounds means and roots of integers")
         axes = _axes(node)
         x = net.blob(node.x)
         if not axes:  # noop_with_empty_axes: each value is reduced on its own
