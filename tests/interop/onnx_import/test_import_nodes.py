@@ -189,6 +189,14 @@ def test_a_net_for_one_batch_alone_is_noted(operator, constants, options, count,
     assert larger.blobs["y"].shape[0] == 2 or count
 
 
+@pytest.mark.parametrize(("operator", "wanted"), [("Max", [2, 2, 3]), ("Min", [1, 2, 2])])
+def test_a_number_is_a_limit_in_any_batch(operator, wanted, tmp_path):
+    done = import_onnx(save_node(tmp_path, operator, ["N", 3], {"a": np.array([2], np.float32)}))
+
+    assert not done.notes
+    assert done.net(np.array([[1, 2, 3]] * 4, np.float32)).tolist() == [wanted] * 4
+
+
 @pytest.mark.parametrize("operator", ["ReduceMean", "ReduceL2"])
 def test_a_result_that_onnx_rounds_is_refused(operator, tmp_path):
     file = save_node(tmp_path, operator, [2, 3], {})

@@ -10,6 +10,8 @@ import numpy as np
 from demitasse.interop.onnx_import.model import Node, Shape, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result, as_float32
 
+LARGEST = float(np.finfo(np.float32).max)
+
 Operand = str | np.ndarray
 """A blob, or a constant."""
 
@@ -79,6 +81,12 @@ def _eltwise(operation: str) -> Converter:
 
     def convert(node: Node, net: NetBuilder) -> Result:
         given, shape = [one for one in node.inputs if one is not None], node.y.shape
+        limits = [one.array for one in given if one.array is not None and one.array.size == 1]
+        wide = [one for one in given if one.array is None and one.shape == shape]
+        if operation in {"MAX", "MIN"} and len(given) == 2 and len(limits) == len(wide) == 1:
+            field = "min" if operation == "MAX" else "max"
+            clip = {"min": -LARGEST, "max": LARGEST, field: float(limits[0].reshape(()))}
+            return net.add("Clip", [net.blob(wide[0])], shape, clip_param=clip)
         if len(given) > 1 and operation == "MIN":  # the negative maximum of the negative operands
             opposite = [net.expand(net.power(net.blob(one), scale=-1), shape) for one in given]
             return net.power(net.eltwise("MAX", opposite), scale=-1)

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.interop.onnx_import.converters.arithmetic import multiply
+from demitasse.interop.onnx_import.converters.arithmetic import LARGEST, multiply
 from demitasse.interop.onnx_import.model import Model, Node, Tensor, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
 
-LARGEST = float(np.finfo(np.float32).max)
 BROADCAST = 7
 """First opset whose operands are aligned at the last axis."""
 
