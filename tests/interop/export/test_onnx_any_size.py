@@ -98,6 +98,14 @@ def test_types_for_any_size_are_types_that_are_written():
     assert set(CONVERTERS) >= ANY_SIZE
 
 
+@pytest.mark.parametrize("pads", ["pad_beg: -1", "pad_end: -2", "pad_beg: -1 pad_end: -3"])
+def test_pixels_are_cut_off_all_sides_of_the_size_at_hand(pads, tmp_path):
+    layer = 'layer { name: "large" type: "Interp" bottom: "data" top: "large" interp_param { %s } }'
+    made = net(layer % f"zoom_factor: 2 {pads}", {"data": (2, 3, 10, 7)})
+
+    expect_same(made, tmp_path, any_size=True)
+
+
 @pytest.mark.parametrize("fields", ["axis: 0 top_k: 2", "axis: 3 top_k: 2", "top_k: 2"])
 def test_indices_of_largest_values_are_those_of_the_size_at_hand(fields, tmp_path):
     layer = 'layer { name: "best" type: "ArgMax" bottom: "data" top: "best" argmax_param { %s } }'

@@ -25,6 +25,9 @@ from demitasse.layers.pooling import pooling_method, pooling_window
 from demitasse.layers.spp import SPP
 from demitasse.layers.upsample import Upsample
 
+LAST = 2**63 - 1
+"""End of a Slice up to the last pixel."""
+
 LOWEST = float(np.finfo(np.float32).min)
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -73,8 +76,7 @@ def _interp(node: LayerNode, graph: GraphBuilder) -> Result:
     p, x, [y] = node.layer_as(Interp).param.interp_param, node.bottoms[0], node.tops
     image: Value | Array = x
     if p.pad_beg or p.pad_end:
-        ends = [size + p.pad_end for size in x.shape[2:]]
-        image = graph.add("Slice", x, [-p.pad_beg] * 2, ends, [2, 3])
+        image = graph.add("Slice", x, [-p.pad_beg] * 2, [p.pad_end or LAST] * 2, [2, 3])
     return graph.add(
         "Resize", image, None, None, graph.sizes(y.sizes), mode="linear",
         coordinate_transformation_mode="align_corners",
