@@ -285,6 +285,11 @@ def test_every_way(way, tmp_path, expect_same):
     expect_same(net(layer(kind, fields), MAPS), tmp_path)
 
 
+@pytest.mark.parametrize("fields", ["", "argmax_param { out_max_val: true }"])
+def test_largest_of_one_value_each(fields, tmp_path, expect_same):
+    expect_same(net(layer("ArgMax", fields), {"x": (4,)}), tmp_path)
+
+
 def test_stochastic_pooling_is_what_is_expected_of_it(tmp_path, expect_same):
     fields = "pooling_param { pool: STOCHASTIC kernel_size: 3 stride: 2 }"
     x = np.random.default_rng(0).random((2, 3, 7, 8), np.float32)

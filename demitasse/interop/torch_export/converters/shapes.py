@@ -76,7 +76,7 @@ def _argmax(node: LayerNode, code: ModuleCode) -> Result:
     layer, [x], [y] = node.layer_as(ArgMax), node.bottoms, node.tops
     axis, rows = 1 if layer.axis is None else layer.axis, code.variable(x)
     if layer.axis is None and len(x.shape) != 2:
-        rows += ".flatten(1)"
+        rows += ".flatten(1)" if len(x.shape) > 2 else "[:, None]"
     call = code.call("last_largest", rows, layer.k, axis)
     if layer.axis is not None:
         return f"{call}[{0 if layer.values else 1}]"
