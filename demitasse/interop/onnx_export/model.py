@@ -55,7 +55,11 @@ class Preprocess:
         Raises:
             ConfigError: The mean does not fit the images.
         """
-        mean = np.asarray(self.mean, np.float32)
+        try:
+            mean = np.asarray(self.mean, np.float32)
+        except (TypeError, ValueError):
+            message = f"got mean {self.mean!r}, expected numbers; read a file, such as by np.load"
+            raise ConfigError(message, code=ErrorCode.INVALID, field="mean") from None
         if mean.ndim == 4 and mean.shape[0] == 1:
             mean = mean[0]
         if mean.ndim == 3:

@@ -257,6 +257,12 @@ def test_a_mean_that_does_not_fit_is_refused(small, tmp_path):
         expect_same(small, tmp_path, preprocess=dm.Preprocess(mean=[1, 2]))
 
 
+@pytest.mark.parametrize("mean", ["mean.binaryproto", [[1, 2], [3]]])
+def test_a_mean_that_is_no_array_of_numbers_is_refused(mean, small, tmp_path):
+    with expect_error(ConfigError, ErrorCode.INVALID, field="mean"):
+        expect_same(small, tmp_path, preprocess=dm.Preprocess(mean=mean))
+
+
 def test_a_net_without_images_cannot_have_them_prepared(tmp_path):
     text = 'layer { name: "relu" type: "ReLU" bottom: "x" top: "y" }'
 
