@@ -208,6 +208,14 @@ def test_convolution_of_any_window(
     )
 
 
+def test_convolution_over_no_axes_is_refused(tmp_path, expect_same):
+    flat = net(layer("Convolution", "convolution_param { num_output: 2 kernel_size: 3 }"),
+               {"x": (2, 3)})  # fmt: skip
+
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, mentions="'layer'"):
+        expect_same(flat, tmp_path)
+
+
 # -- other layers, for each way they can be asked for --------------------------------------------
 
 WAYS = {

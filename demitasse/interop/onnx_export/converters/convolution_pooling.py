@@ -63,6 +63,9 @@ def _windowed(
     stored: Sequence[Array], group: int, after: Sequence[int],
 ) -> Array:  # fmt: skip
     """Add a convolution, with all axes before the channels joined."""
+    if not window.kernel:
+        message = "got a convolution over 0 axes, ONNX supports 1 and more"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED, got=0)
     lead = axis != 1
     maps = graph.add(
         operator, graph.reshape(x, [-1, *x.sizes[axis:]]) if lead else x, *stored,
