@@ -136,7 +136,7 @@ def import_onnx(
     if (prototxt is None) != (caffemodel is None):
         message = "got one of prototxt and caffemodel, expected both or none"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="caffemodel")
-    if batch is not None and batch < 1:
+    if batch is not None and (not isinstance(batch, int) or batch < 1):
         message = f"got batch {batch!r}, expected a number above 0"
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch", got=batch)
     source = Path(model)

@@ -68,7 +68,7 @@ class OnnxModel:
     def run(self, arrays: Mapping[str, np.ndarray]) -> list[Value]:
         """Return the outputs of all nodes."""
         types = {one.name: TYPES.get(one.type, np.float32) for one in self._session.get_inputs()}
-        given = {name: np.asarray(array, types[name]) for name, array in arrays.items()}
+        given = {name: np.asarray(array, types.get(name)) for name, array in arrays.items()}
         names = [one.name for one in self._session.get_outputs()]
         try:
             computed = dict(zip(names, self._session.run(names, given), strict=True))

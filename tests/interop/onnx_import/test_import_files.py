@@ -271,3 +271,18 @@ def test_the_verb_writes_and_checks(tmp_path):
     assert "They agree" in done.stdout
     assert (tmp_path / "net.prototxt").exists()
     assert (tmp_path / "net.caffemodel").exists()
+
+
+@pytest.mark.parametrize("names", [["wrong"], ["x", "more"]])
+def test_inputs_that_the_model_does_not_have_are_refused(names, tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")
+    done = import_onnx(convolution(tmp_path / "net.onnx"))
+
+    with expect_error(DemitasseError, ErrorCode.FAILED, mentions=names[-1]):
+        done.compare(dict.fromkeys(names, np.zeros((2, 3, 6, 6), np.float32)))
+
+
+@pytest.mark.parametrize("batch", [0, "3", 2.5])
+def test_a_batch_that_is_no_number_is_refused(batch, tmp_path):
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="batch", got=batch):
+        import_onnx(convolution(tmp_path / "net.onnx"), batch=batch)
