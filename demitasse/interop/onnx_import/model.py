@@ -342,11 +342,8 @@ def _round_sizes(message: Any, inputs: Mapping[str, Tensor], types: Mapping[str,
     """Round sizes by scales in float32, as ONNX Runtime does; onnx rounds them in float64."""
     at = {one.name: list(one.floats or one.ints) for one in message.attribute}
     x, *others = [inputs[one] for one in message.input if one]
-    scales: Any = at.get("scales")
-    if scales is None and others and others[-1].dtype == "float32":
-        scales = others[-1].array
-    if scales is None:
-        return
+    found = others[-1].array if others and others[-1].dtype == "float32" else None
+    scales: Any = at.get("scales", () if found is None else found)
     for axis, scale in zip(at.get("axes", range(len(x.shape))), scales, strict=False):
         size = types[message.output[0]].tensor_type.shape.dim[axis]
         size.dim_value = int(np.float32(x.shape[axis]) * np.float32(scale))
