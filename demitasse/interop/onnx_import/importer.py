@@ -13,6 +13,7 @@ import numpy as np
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.device import Device
+from demitasse.core.paths import real_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
 from demitasse.interop.onnx_import.converters import CONVERTERS, REASONS
 from demitasse.interop.onnx_import.converters.elementwise import fuse_gelu
@@ -136,10 +137,14 @@ def import_onnx(
     if (prototxt is None) != (caffemodel is None):
         message = "got one of prototxt and caffemodel, expected both or none"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="caffemodel")
-    if batch is not None and (not isinstance(batch, int) or batch < 1):
+    if batch is not None and not (hasattr(batch, "__index__") and batch > 0):
         message = f"got batch {batch!r}, expected a number above 0"
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch", got=batch)
     source = Path(model)
+    named = [Path(one) for one in (source, prototxt, caffemodel) if one is not None]
+    if len({real_path(one) for one in named}) < len(named):
+        message = f"got {', '.join(map(str, named))}, expected different files"
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="prototxt", got=named)
     read = read_model(source, shapes or {}, batch)
     try:
         builder = _build(read)

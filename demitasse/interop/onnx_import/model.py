@@ -183,7 +183,7 @@ class Model:
             for one in tensor.shape.dim
         ]
         if sizes and (sizes[0] is None or batch is not None):
-            sizes[0] = batch or 1
+            sizes[0] = int(batch or 1)
         if not tensor.HasField("shape") or None in sizes:
             message = (
                 f"input {info.name!r} has symbolic sizes; give its shape, e.g. "

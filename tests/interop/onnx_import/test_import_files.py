@@ -86,13 +86,25 @@ def test_no_file_is_written_when_one_cannot_be(tmp_path):
     assert list(tmp_path.iterdir()) == [model]
 
 
+def test_a_model_is_not_overwritten(tmp_path):
+    model = convolution(tmp_path / "net.onnx")
+    content = model.read_bytes()
+
+    for files in (tmp_path / "a", tmp_path / "a"), (tmp_path / "a", model), (model, tmp_path / "a"):
+        with expect_error(ConfigError, ErrorCode.CONFLICT, field="prototxt"):
+            import_onnx(model, *files)
+
+    assert list(tmp_path.iterdir()) == [model]
+    assert model.read_bytes() == content
+
+
 @pytest.mark.parametrize("shape", [("n", 3, 6, 6), (None, 3, 6, 6)])
 def test_a_free_batch_is_1_or_what_is_asked_for(tmp_path, shape):
     node = helper.make_node("Relu", ["x"], ["y"])
     model = write(tmp_path / "net.onnx", [node], shape=shape)
 
     assert import_onnx(model).net.blobs["y"].shape == (1, 3, 6, 6)
-    assert import_onnx(model, batch=5).net.blobs["y"].shape == (5, 3, 6, 6)
+    assert import_onnx(model, batch=np.int64(5)).net.blobs["y"].shape == (5, 3, 6, 6)
 
 
 def test_other_free_sizes_must_be_given(tmp_path):
