@@ -10,7 +10,7 @@ none has, the guard skips those: on the host, memories that the work only reads;
 queues its work, all but *volatile* ones, inputs and outputs, which others write and read.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from demitasse.backends.arrays import Array, PrivateLayout
@@ -81,8 +81,10 @@ class MemoryGuard:
         self._uploaded: list[SyncedMemory] = []
         self._effects: list[Effect] = []
 
-    def record_effects(self) -> None:
+    def record_effects(self, reused: Collection[tuple[int, int]] = ()) -> None:
         """Record the present states, after the work.
+
+        Memories in ``reused``, by serial and version, must be unchanged at each replay.
 
         NotRecorded: a memory has lazy contents, was unknown in the previous run, was read on the
         host while empty, or has moved otherwise than by an exchange of private arrays.
@@ -102,6 +104,7 @@ class MemoryGuard:
             if memory.host_side.array is not host or not (in_view or side.layout is layout):
                 raise _refusal(memory, "has moved")
             rewritten = self._versions.get(memory.serial) != version
+            rewritten = rewritten and (memory.serial, version) not in reused
             if not (self._queued or free):
                 if memory.serial not in self._versions:
                     raise _refusal(memory, "is new")

@@ -40,6 +40,8 @@ layer { name: "prob" type: "Softmax" bottom: "scores" top: "prob" }
 
 RNG = np.random.default_rng(7)
 
+WEIGHTS = RNG.normal(size=(16, 16, 3, 3))
+
 
 def made(keep=None):
     net = Net(parse_text(NET, NetParameter), "TEST", device="cpu", seed=3, keep_blobs=keep)
@@ -211,6 +213,19 @@ def test_a_part_of_the_layers(monkeypatch, played):
                 net.blobs["pool"].data = RNG.normal(size=net.blobs["pool"].shape)
                 net.forward("wide", "prob")
                 found.append(net.blobs["prob"].data.copy())
+        return found
+
+    check(monkeypatch, played, scenario)
+
+
+def test_weights_that_a_part_of_the_layers_has_read_before(monkeypatch, played):
+    def scenario(net):
+        found = []
+        for turn in range(9):
+            net.params["deep"][0].data = (turn + 1) * WEIGHTS
+            if turn == 2:
+                net.forward(end="deep")
+            found.append(look(net, images()))
         return found
 
     check(monkeypatch, played, scenario)

@@ -47,6 +47,8 @@ class Argument(ABC):
 class Derived:
     """Something that is made from arguments, and made again after each change of one of them.
 
+    A recording in which it is used as it is holds for these contents of the sources alone.
+
     Args:
         make: Makes it; takes the arrays of all sources.
         sources: The arguments.
@@ -57,9 +59,9 @@ class Derived:
         self._made_from: Hashable = None
 
     @property
-    def version(self) -> Hashable:
+    def version(self) -> tuple[tuple[int, int], ...]:
         """Changes whenever a source may have changed."""
-        return tuple([source.version for source in self._sources])
+        return tuple([pair for source in self._sources for pair in source.version])
 
     def follow(self, *target: np.ndarray) -> None:
         """Make it, perhaps in an array, if a source has changed since the last time."""
@@ -68,6 +70,8 @@ class Derived:
             self._made_from = None  # should this be cut short
             self._make(*target, *[source.array() for source in self._sources])
             self._made_from = version
+        else:
+            call_recorder.reuse(version)
 
 
 class DerivedArg(Derived, Argument):
@@ -151,10 +155,10 @@ class BlobArg(Argument):
         return self.blob.diff_memory if self.diff else self.blob.data_memory
 
     @property
-    def version(self) -> Hashable:
+    def version(self) -> tuple[tuple[int, int], ...]:
         """Changes whenever the contents may have changed."""
         memory = self.memory
-        return memory.serial, memory.version
+        return ((memory.serial, memory.version),)
 
     def in_layout(self, layout: Layout) -> Self:
         """Return an argument for the same contents in another layout."""

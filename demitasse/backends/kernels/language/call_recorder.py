@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from itertools import chain, groupby
 from typing import Any, ClassVar
@@ -67,6 +67,12 @@ def mark_incomplete() -> None:
         _own.recording.complete = False
 
 
+def reuse(versions: Iterable[tuple[int, int]]) -> None:
+    """Note memories, by serial and version, from whose contents something was made before."""
+    if _own.recording is not None:
+        _own.recording.reused.update(versions)
+
+
 class CallRecorder:
     """Records the calls of some work; the work is done at the same time.
 
@@ -98,6 +104,7 @@ class CallRecording:
     Attributes:
         calls: The calls.
         notes: Functions that follow all calls.
+        reused: Memories, by serial and version, whose contents the calls need unchanged.
         complete: True if nothing was computed without the calls.
         compiled: True if a replay runs only kernels.
     """
@@ -107,6 +114,7 @@ class CallRecording:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.notes: list[Callable[[], object]] = []
+        self.reused: set[tuple[int, int]] = set()
         self.complete, self.compiled = True, False
         self._parts: list[Callable[[], object]] = []
 
