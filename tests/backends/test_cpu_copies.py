@@ -8,6 +8,7 @@ from demitasse.backends.cpu import slow_reason
 from demitasse.backends.cpu.arguments import DerivedArg, InputArg
 from demitasse.backends.cpu.engine import engine
 from demitasse.backends.cpu.layout import plain
+from demitasse.core.config import settings
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 
 pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
@@ -177,3 +178,21 @@ def test_folded_weights_follow_changes_in_replayed_passes(kind):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
     assert kind in fast.plan.entries[fast.layer_names.index("c")].group.step.code
+
+
+def test_a_blob_is_read_after_kernels_are_switched_off():
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param {
+      shape { dim: 1 dim: 16 dim: 9 dim: 7 } } }
+    layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param {
+      num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }"""
+    x = np.random.default_rng(5).normal(size=(1, 16, 9, 7)).astype(np.float32)
+    net = Net(parse_text(text, NetParameter), "TEST", device="cpu", seed=1)
+    expected = np.tensordot(net.params["conv"][0].data[..., 0, 0], x[0], 1)
+    net.blobs["x"].data = x
+    net.forward()
+
+    with settings.override(jit=False):
+        found = net.blobs["conv"].data.copy()
+
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-5)

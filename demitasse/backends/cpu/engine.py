@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -114,7 +115,8 @@ class Engine(HostEngine):
         if copy is None:
             try:
                 kind = LayoutCopy if here.bf16 == there.bf16 else ConvertingCopy
-                copy = kind(here, there, self.tuning.as_set(thread_count()))
+                # also after a change of the setting jit: the contents are in the layout
+                copy = kind(here, there, replace(self.tuning, threads=thread_count()))
             except Declined as declined:
                 message = f"{declined}, {here} and {there}"
                 raise DeviceError(message, code=ErrorCode.FAILED) from None
