@@ -156,7 +156,8 @@ class Checkpointer:
             self.check_consistent(iteration)
             resume = self.resumable.now().SerializeToString()
             weights = [memory.cpu_data().copy() for memory in weight_memories(run.net)]
-            return TrainingState(iteration, step, weights, run.updater.history.arrays(), resume)
+            history = [array.copy() for array in run.updater.history.arrays()]
+            return TrainingState(iteration, step, weights, history, resume)
 
     def load_state_dict(self, state: TrainingState) -> None:
         """Restore the state of another solver of the run.

@@ -43,6 +43,19 @@ def test_every_solver_resumes_exactly(fields, tmp_path, kind, backend):
     assert same(second.history.arrays(), whole.history.arrays())
 
 
+def test_a_state_in_memory_stays_as_it_is_while_the_run_goes_on(fields, backend):
+    solver = solver_of(fields, device=backend)
+    solver.step(4)
+    state = solver.state_dict()
+    solver.step(3)
+    expected = [array.copy() for array in solver.history.arrays()]
+
+    solver.load_state_dict(state)
+    solver.step(3)
+
+    assert same(solver.history.arrays(), expected)
+
+
 @pytest.mark.parametrize("fmt", ["BINARYPROTO", "HDF5"])
 def test_losses_tests_and_lines_resume_exactly(fields, tmp_path, fmt, backend, lines):
     if fmt == "HDF5":
