@@ -228,6 +228,16 @@ def test_weights_that_change_are_rounded_again(dtype):
     assert np.abs(net.blobs["prob"].cpu_data() - before).max() > 0.01
 
 
+@NARROW
+def test_weights_that_change_before_each_pass_are_rounded_in_each(dtype):
+    net = made(text=ROWS % (2, "ReLU"), dtype=dtype)
+    for turn in range(6):
+        net.params["ip"][0].data = np.full((70, 1031), turn / 1031)
+        net.blobs["data"].data = np.ones((2, 1031))
+        net.forward()
+        np.testing.assert_allclose(net.blobs["ip"].cpu_data(), turn + 0.5, rtol=1e-2)
+
+
 BRANCHES = """
 layer { name: "data" type: "Input" top: "data" input_param {
   shape { dim: 2 dim: 3 dim: 40 dim: 44 } } }

@@ -42,6 +42,7 @@ from demitasse.backends.kernels.igemm_convolution import (
     igemm_forward,
 )
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Operand, Operands
 from demitasse.backends.storage import ParameterRounding, Stored
 
@@ -112,7 +113,8 @@ class Product:
             weight = ParamArg(self._weight, layouts.blocked(self._w.shape, 0, panel))
         if self._half and isinstance(kernel, FewRows):
             half = layouts.plain((weight.layout.size // 2,))  # two in the place of a float
-            weight = DerivedArg(self._engine, half, self._write_halves, weight, kept=True)
+            write = partial(call_recorder.call, self._write_halves)
+            weight = DerivedArg(self._engine, half, write, weight, kept=True)
         return KernelCall(self._engine, kernel, *ends, weight, bias, code=code)
 
     def _write_halves(self, target: np.ndarray, weight: np.ndarray) -> None:
