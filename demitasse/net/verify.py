@@ -216,8 +216,8 @@ class StepVerifier:
             if backward and entry.layer.param_propagate_down(number):
                 self._copy(blob, to, diff=True)
             self._read.append(f"parameter {number} {_statistics(to.cpu_data(), blob.shape)[1]}")
-        if not backward and not params:
-            states = entry.layer.state_blobs(), other.layer.state_blobs()
+        if not backward:
+            states = entry.layer.all_state_blobs(), other.layer.all_state_blobs()
             for blob, to in zip(*states, strict=False):
                 self._copy(blob, to)
 

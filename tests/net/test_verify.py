@@ -198,6 +198,28 @@ def test_another_size_and_another_device_are_verified(backend):
     assert net.plan.observer is not None
 
 
+@pytest.mark.parametrize("kind", ["LSTM", "RNN"])
+def test_a_hidden_state_of_earlier_passes_is_verified_with(kind):
+    text = f"""
+    layer {{ name: "in" type: "Input" top: "x" top: "cont" input_param {{
+      shape {{ dim: 4 dim: 2 dim: 5 }} shape {{ dim: 4 dim: 2 }} }} }}
+    layer {{ name: "cell" type: "{kind}" bottom: "x" bottom: "cont" top: "h" recurrent_param {{
+      num_output: 6 weight_filler {{ type: "gaussian" std: 0.5 }} }} }}"""
+    net = Net(parse_text(text, NetParameter), "TEST", device="cpu", seed=1)
+    net.blobs["x"].data = np.linspace(-1, 1, 40).reshape(4, 2, 5)
+    net.blobs["cont"].data = 1
+    net.forward()
+    net.verify = True
+
+    net.forward()
+    roll_back = net.savepoint()
+    net.forward()
+    roll_back()
+    net.forward()
+
+    assert net.plan.observer is not None
+
+
 def test_right_steps_of_a_gpu_pass():
     net = Net(parse_text(TEXT, NetParameter), "TRAIN", device=cuda_at("host"), seed=1, verify=True)
 
