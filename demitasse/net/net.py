@@ -704,6 +704,8 @@ class Net:
         for layer in self.layers:
             layer.to(device)
         self.execution.passes.reset_plan()
+        if self._verify is True:
+            self.verify = True  # with the tolerance of the storage there
 
     def clone(self, device: str | Device | None = None, rank: int | None = None) -> Net:
         """Return another net of the same message, parameters and seed.

@@ -462,6 +462,18 @@ def test_other_shapes_and_clones_compute_the_same(dtype):
         expect_near(one.blobs["prob"].cpu_data(), first, 1e-5)
 
 
+@BF16
+def test_a_net_is_verified_within_the_rounding_of_the_device_that_it_moves_to():
+    net = made(dtype="bfloat16")
+    net.to("numpy")
+    net.verify = True
+
+    net.to("cpu")
+    net.forward()
+
+    assert net.plan.observer is not None
+
+
 @NARROW
 def test_every_step_is_verified_within_the_rounding(dtype):
     made(dtype=dtype, verify=True).forward()
