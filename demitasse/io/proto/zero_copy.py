@@ -81,7 +81,7 @@ def set_floats(blob: BlobProto, values: Floats, diff: bool = False) -> None:
 
 def _array_field(values: Floats, diff: bool) -> Pieces:
     """Return values as a field of a blob message: its prefix and its body; empty without values."""
-    double = values.dtype == np.float64
+    double = values.dtype.name == "float64"  # of any byte order
     number = BlobProto.DESCRIPTOR.fields_by_name[NAMES[diff][0 if double else 1]].number
     block = np.ascontiguousarray(values, "<f8" if double else "<f4")
     body = block.reshape(-1).view(np.uint8).data

@@ -79,6 +79,15 @@ def test_any_layout_is_read_in_c_order():
     assert list(blob.data) == [0, 3, 1, 4, 2, 5]
 
 
+@pytest.mark.parametrize("byte_order", "<>")
+def test_doubles_of_any_byte_order_stay_doubles(byte_order):
+    blob = BlobProto()
+
+    set_floats(blob, np.array([0.1], f"{byte_order}f8"))
+
+    assert blob == BlobProto(double_data=[0.1])
+
+
 def test_integers_become_float32():
     blob = BlobProto()
 
