@@ -1,6 +1,7 @@
 """``demitasse weights``: list, export, diff."""
 
 import json
+import shutil
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -74,6 +75,16 @@ def test_npz_is_numpys(model, run):
 
     with np.load("out.npz") as file:
         assert sorted(file.files) == ["conv/1/0", "conv/1/1", "scalar/0", "wide/0"]
+
+
+def test_a_npz_that_an_archiver_packed_is_read(model, run):
+    run(f"weights export {model} out.npz")
+    shutil.unpack_archive("out.npz", "unpacked", "zip")
+    shutil.make_archive("packed", "zip", "unpacked")  # with an entry for each folder
+
+    packed = load_weights(Path("packed.zip").rename("packed.npz"))
+
+    assert packed.keys() == load_weights("out.npz").keys()
 
 
 def test_safetensors_is_as_its_format_says(model, run):

@@ -93,7 +93,8 @@ def arrays_in(
     try:
         with regular_file(path).open("rb") as file, zipfile.ZipFile(file) as archive:
             _need_room(archive, path.stat().st_size)
-            members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+            files = (one for one in archive.infolist() if not one.is_dir())
+            members = {one.filename.removesuffix(".npy"): one for one in files}
             return {
                 name: _array(archive, member, texts=texts)
                 for name, member in members.items()
