@@ -128,6 +128,15 @@ def test_damaged_safetensors_are_refused(tmp_path, content):
         load_weights(path)
 
 
+def test_a_tensor_of_an_unknown_type_is_named(tmp_path):
+    header = b'{"a/0": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}'
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + b"8")
+
+    with expect_error(WeightsError, mentions=["'a/0'", "F8_E4M3", "BF16"]):
+        load_weights(path)
+
+
 @pytest.mark.parametrize("name", ["none.caffemodel", "none.npz", "none.safetensors"])
 def test_a_missing_file_is_3(run, name):
     assert run(f"weights list {name}").exit_code == 3

@@ -29,9 +29,7 @@ INTEGERS = {
 }  # fmt: skip
 """Other types, e.g. of counters, which are read only."""
 
-UNREADABLE = (
-    OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError, struct.error
-)  # fmt: skip
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError)
 LONGEST_HEADER = 100 << 20  # bytes, the safetensors library's own limit
 
 
@@ -99,8 +97,9 @@ def _stored(array: np.ndarray, dtype: str) -> bytes:
 
 
 def _arrays_of(file: BufferedReader, size: int) -> dict[str, np.ndarray]:
-    (length,) = struct.unpack("<Q", file.read(8))
-    check(length <= min(LONGEST_HEADER, size - 8), f"its header declares {length} bytes")
+    length = int.from_bytes(file.read(8), "little")
+    fits = length <= min(LONGEST_HEADER, size - 8)
+    check(fits, f"its header declares {length} bytes, and the file has {size}")
     header = json.loads(file.read(length))
     check(isinstance(header, dict), "its header is no JSON object")
     types = {text: np.dtype(name).newbyteorder("<") for name, text in (TYPES | INTEGERS).items()}
@@ -111,6 +110,8 @@ def _arrays_of(file: BufferedReader, size: int) -> dict[str, np.ndarray]:
         if name == "__metadata__":
             continue
         begin, end = about["data_offsets"]
+        known = f"got tensor {name!r} of type {about['dtype']}, expected {', '.join(types)}"
+        check(about["dtype"] in types, known)
         kind, shape = types[about["dtype"]], tuple(about["shape"])
         fits = 0 <= begin <= end <= room and end - begin == math.prod(shape) * kind.itemsize
         check(fits, f"tensor {name!r} does not lie at its declared offsets")
