@@ -166,7 +166,12 @@ def read_solver_params(path: PathLike, *, ignore_unknown_fields: bool = False) -
     except PrototxtError as error:
         raise error.at(source) from None
     if not solver.HasField("snapshot_prefix"):
-        solver.snapshot_prefix = os.fspath(file.with_suffix(""))
+        try:
+            solver.snapshot_prefix = os.fspath(file.with_suffix(""))
+        except UnicodeEncodeError:
+            message = "got a file name that is no UTF-8 for snapshot_prefix; set snapshot_prefix"
+            field, code = "snapshot_prefix", ErrorCode.INVALID
+            raise PrototxtError(message, source, code=code, field=field) from None
     elif solver.snapshot_prefix and is_folder(solver.snapshot_prefix):
         solver.snapshot_prefix = os.fspath(Path(solver.snapshot_prefix) / file.stem)
     return solver

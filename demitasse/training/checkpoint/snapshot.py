@@ -130,7 +130,7 @@ def _writing(path: Path) -> Iterator[None]:
     """Convert errors of writing into a SnapshotError that names the file."""
     try:
         yield
-    except (OSError, DemitasseError) as error:
+    except (OSError, DemitasseError, UnicodeEncodeError) as error:  # states store names in UTF-8
         reason = (error.strerror or error) if isinstance(error, OSError) else error
         code = error.code if isinstance(error, DemitasseError) else None
         details = error.details if isinstance(error, DemitasseError) else {}

@@ -173,6 +173,12 @@ def test_a_writer_is_given_more_room_when_the_database_is_full(tmp_path):
     assert len(contents(tmp_path / "growing_lmdb")) == 50
 
 
+@needs("names of any bytes")
+def test_an_lmdb_whose_name_is_no_utf8_is_not_written(tmp_path):
+    with expect_error(DataError, ErrorCode.UNWRITABLE):
+        open_db(tmp_path / os.fsdecode(b"caf\xe9"), mode="new")
+
+
 def test_records_can_be_added(database):
     db = open_db(database, mode="write")
     transaction = db.new_transaction()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 from google.protobuf.unknown_fields import UnknownFieldSet
+from needs import needs
 
 from demitasse.errors import DataError, ErrorCode, PrototxtError, SnapshotError, WeightsError
 from demitasse.io.proto import (
@@ -174,6 +175,18 @@ def test_without_a_prefix_snapshots_are_named_after_the_solver_file(file):
     path = file("max_iter: 1", "lenet_solver.v2.prototxt")
 
     assert read_solver_params(path).snapshot_prefix == str(path.parent / "lenet_solver.v2")
+
+
+@needs("names of any bytes")
+def test_a_solver_file_whose_name_is_no_utf8_needs_a_prefix(tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.prototxt")
+    path.write_text("max_iter: 1")
+
+    with expect_error(PrototxtError, ErrorCode.INVALID, field="snapshot_prefix"):
+        read_solver_params(path)
+
+    path.write_text("max_iter: 1 snapshot_prefix: 'cafe'")
+    assert read_solver_params(path).snapshot_prefix == "cafe"
 
 
 def test_a_folder_as_prefix_gets_the_stem_of_the_solver_file(file, tmp_path):

@@ -162,6 +162,15 @@ def test_double_precision_is_kept(fields, tmp_path):
     assert everything(other) == everything(solver)
 
 
+@needs("names of any bytes")
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_prefix_that_is_no_utf8_is_refused(fields, tmp_path, fmt):
+    solver = made(fields, tmp_path, fmt)
+
+    with expect_error(SnapshotError, ErrorCode.UNWRITABLE):
+        solver.snapshot(tmp_path / os.fsdecode(b"caf\xe9"))
+
+
 def test_another_prefix_can_be_given(fields, tmp_path):
     weights, _ = made(fields, tmp_path).snapshot(tmp_path / "best")
 

@@ -53,7 +53,7 @@ def _open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) 
     try:
         size = file.stat().st_size if file.exists() else 0
         return lmdb.open(str(path), map_size=max(map_size, size))
-    except lmdb.Error as error:
+    except (lmdb.Error, UnicodeEncodeError) as error:  # the library takes names in UTF-8 only
         raise _write_error(error, path) from error
 
 
