@@ -53,6 +53,13 @@ def gradients(net: Net) -> dict[str, np.ndarray]:
 # -- construction ------------------------------------------------------------------------------
 
 
+def test_the_name_of_a_file_may_have_a_brace(tmp_path):
+    path = tmp_path / "{small}.prototxt"
+    path.write_text(SMALL)
+
+    assert Net(str(path), "TRAIN", device="numpy").name == "small"
+
+
 def test_a_net_knows_its_parts():
     net = small()
 
