@@ -184,5 +184,5 @@ def _integer(dataset: Any) -> int:
 
 def _text(value: np.ndarray) -> str:
     first = value.reshape(-1)[0]
-    text = first.decode() if isinstance(first, bytes) else str(first)
+    text = first.decode("utf-8", "backslashreplace") if isinstance(first, bytes) else str(first)
     return text.partition("\0")[0]  # as in C

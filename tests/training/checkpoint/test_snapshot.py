@@ -230,6 +230,22 @@ def test_weights_are_found_beside_the_state(fields, tmp_path):
     assert everything(other) == everything(solver)
 
 
+def test_an_hdf5_state_of_caffe_may_name_a_folder_that_is_no_utf8(fields, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    solver = made(fields, tmp_path, "hdf5")
+    solver.step(2)
+    weights, state = solver.snapshot()
+    with h5py.File(state, "r+") as file:
+        del file["learned_net"]
+        file["learned_net"] = np.bytes_(b"/caf\xe9/" + weights.name.encode())
+
+    assert read_state(state).learned_net == f"/caf\\xe9/{weights.name}"
+    other = made(fields, tmp_path, "hdf5")
+    other.restore(state)
+
+    assert everything(other) == everything(solver)
+
+
 def test_a_copy_of_a_run_is_restored_from_its_own_files(fields, tmp_path):
     solver = made(fields, tmp_path)
     solver.step(2)
