@@ -184,7 +184,7 @@ def test_a_module_that_there_is_not_and_the_nearest_name(folder):
 
 
 def test_faults_of_a_map_are_all_named(folder):
-    Path("names.txt").write_text("konv = a\nnorm scale = b\nfc = c\n")
+    Path("names.txt").write_text('konv = a\nnorm scale = b\nfc = c\n"block\\conv" = d\n')
 
     result = run("weights export net.caffemodel out.safetensors --map names.txt")
 
@@ -192,6 +192,7 @@ def test_faults_of_a_map_are_all_named(folder):
     assert "'konv'" in result.stderr
     assert "'conv'" in result.stderr
     assert "LAYER = MODULE" in result.stderr
+    assert "line 4" in result.stderr
     assert not Path("out.safetensors").exists()
 
 

@@ -209,7 +209,10 @@ def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
     faults: list[str] = []
     for number, line in enumerate(lines, start=1):
         tokens = takewhile(lambda token: token != "#", TOKEN.findall(line))
-        words = [json.loads(one) if one.startswith('"') else one for one in tokens]
+        try:
+            words = [json.loads(one) if one.startswith('"') else one for one in tokens]
+        except ValueError:  # e.g. a lone backslash
+            words = [line]
         if not words:
             continue
         *left, equals, module = words if len(words) > 2 else ["", "", ""]
