@@ -56,6 +56,7 @@ def test_a_placeholder_of_a_template_is_named():
         'layer { name: "a"; };',
         'layer{name:"a",},',
         'layer # comment { \n { name # : \n : "a" }',
+        '\ufefflayer { name: "a" }',
     ],
 )
 def test_a_message_may_be_written_in_many_ways(text):
@@ -205,6 +206,8 @@ def test_a_list_for_a_single_field_is_refused():
         ("foo { bar: [", (1, 5), ["'{'", "line 1"]),
         ("[caffe.ext]: 1", (1, 1), "["),
         ("// comment", (1, 1), "/"),
+        ("name:\u00a0'a'", (1, 6), [r"\xa0"]),
+        ("name: 'a'\n\ufeff", (2, 1), [r"\ufeff"]),
         ("name: ", (1, 7), ["name"]),
         ("layer { foo: }", (1, 14), ["foo"]),
         ("foo: name: 'a'", (1, 6), ["foo"]),

@@ -68,7 +68,7 @@ NAME, NUMBER, STRING, SYMBOL, OTHER, END = "name", "number", "string", "symbol",
 # character.
 TOKEN = re.compile(
     r"""
-    (?P<skip>   (?: [ \t\r\n\f\v]++ | \#[^\n]*+ )++ )
+    (?P<skip>   \A\ufeff | (?: [ \t\r\n\f\v]++ | \#[^\n]*+ )++ )
   | (?P<name>   [A-Za-z_][A-Za-z_0-9]* )
   | (?P<number> \.?[0-9] (?: [eE][+-](?=[0-9]) | [0-9A-Za-z_.] )*+ )
   | (?P<string> "[^"\\\n]*+(?:\\.[^"\\\n]*+)*+" | '[^'\\\n]*+(?:\\.[^'\\\n]*+)*+' )
@@ -88,7 +88,8 @@ class Token(NamedTuple):
 
     def __str__(self) -> str:
         """Return the token as text, for messages."""
-        return "the end of the text" if self.kind == END else short(self.text)
+        shown = self.text if self.text.isprintable() else repr(self.text)  # e.g. odd spaces
+        return "the end of the text" if self.kind == END else short(shown)
 
 
 def tokens(text: str) -> Iterator[Token]:
