@@ -395,6 +395,8 @@ TWICE = NET.replace("ip2", "ip1")
         ("w.h5", NET.replace("ip2", "/ip2"), "'/ip2'"),
         ("w.h5", NET.replace("ip2", "ip2/"), "'ip2/'"),
         ("w.h5", NET.replace("ip2", "a//b"), "'a//b'"),
+        ("w.h5", NET.replace("ip2", "ip1/0"), "'ip1/0'"),
+        ("w.h5", NET + 'layer { name: "ip1/1/r" type: "ReLU" bottom: "y" top: "y" }', "'ip1/1/r'"),
     ],
 )
 def test_layers_that_a_format_cannot_keep_apart_are_refused(name, text, shown, tmp_path):

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,9 +146,20 @@ def need_own_names(names: Iterable[str], reserved: Collection[str] = ("", ".")) 
             raise WeightsError(message, code=ErrorCode.INVALID, layer=name, got=count)
 
 
+def need_own_groups(layers: Iterable[tuple[str, Collection[int]]]) -> None:
+    """Refuse names like ``need_own_names``, and the path of a parameter; given with its indices."""
+    given = list(layers)
+    need_own_names(name for name, indices in given if indices)
+    paths = {f"{name}/{index}" for name, indices in given for index in indices}
+    for name, _ in given:
+        if not paths.isdisjoint(accumulate(name.split("/"), "{}/{}".format)):
+            message = f"got layer {name!r}, in the place of another layer's parameter; rename it"
+            raise WeightsError(message, code=ErrorCode.INVALID, layer=name)
+
+
 def write_hdf5_arrays(path: Path, weights: dict[str, dict[int, np.ndarray]]) -> None:
     """Write the parameters of layers, atomically."""
-    need_own_names(list(weights))
+    need_own_groups(weights.items())
     with new_hdf5(path) as file:
         data = file.create_group("data")
         for layer, arrays in weights.items():
@@ -160,7 +172,7 @@ def write_hdf5_weights(
     net: ParameterStore, path: Path, write_diff: bool, hashed: _Hash | None = None
 ) -> None:
     """Write the parameters owned by a net, and optionally all gradients, atomically."""
-    need_own_names(layer.name for layer in net.layers if layer.blobs)
+    need_own_groups((layer.name, range(len(layer.blobs))) for layer in net.layers)
     with new_hdf5(path, hashed) as file:
         for kind in ("data", "diff") if write_diff else ("data",):
             group = file.create_group(kind)

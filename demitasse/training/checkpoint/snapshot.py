@@ -26,7 +26,7 @@ from demitasse.core.log import get_logger
 from demitasse.core.paths import is_file
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, SnapshotError
 from demitasse.io.proto import ResumeState, SolverParameter
-from demitasse.io.weights.hdf5 import need_own_names, write_hdf5_weights
+from demitasse.io.weights.hdf5 import need_own_groups, write_hdf5_weights
 from demitasse.io.weights.save import save_caffemodel
 from demitasse.training.checkpoint.layer_state import LARGEST_COUNT
 from demitasse.training.checkpoint.state_file import State, read_state, write_state
@@ -71,7 +71,8 @@ def check_folder(prefix: str) -> None:
 def check_names(run: TrainingContext) -> None:
     """Check before training that snapshots can keep the parameters of all layers apart."""
     if _is_hdf5(run.param):
-        need_own_names(layer.name for layer in run.net.structure.layers if layer.blobs)
+        layers = run.net.structure.layers
+        need_own_groups((layer.name, range(len(layer.blobs))) for layer in layers)
 
 
 def write_snapshot(

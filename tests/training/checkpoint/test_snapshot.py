@@ -465,16 +465,17 @@ def test_the_folder_of_the_last_snapshot_is_looked_at_before_training(fields, tm
     assert solver.iter == 0
 
 
-def test_layers_that_snapshots_cannot_keep_apart_are_refused_before_training(fields, tmp_path):
+@pytest.mark.parametrize("name", ["ip1", "ip1/0"])
+def test_layers_that_snapshots_cannot_keep_apart_are_refused_early(fields, tmp_path, name):
     def twice(**values):
         param = fields("snapshot_format: HDF5", snapshot_prefix=str(tmp_path / "s"), **values)
-        param.net_param.layer[3].name = "ip1"
+        param.net_param.layer[3].name = name
         return param
 
-    with expect_error(WeightsError, mentions="'ip1'"):
+    with expect_error(WeightsError, mentions=repr(name)):
         Solver(twice(snapshot=5))
     last = Solver(twice(snapshot_after_train=True))
-    with expect_error(WeightsError, mentions="'ip1'"):
+    with expect_error(WeightsError, mentions=repr(name)):
         last.solve()
     assert last.iter == 0
 
