@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import resnets
 from click.testing import CliRunner
+from expect_error import expect_error
 
 from demitasse import Net
 from demitasse.cli.root import cli
+from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.weights.safetensors import read_safetensors, write_safetensors
+from demitasse.io.weights.state_dict import read_state_dict
 
 NET = """
 layer { name: "data" type: "Input" top: "data"
@@ -269,6 +272,13 @@ def test_a_file_that_would_run_code_is_refused(whole, torch, folder):
     assert "torch.save(net.state_dict(), ...)" in result.stderr
     assert "weights_only" not in result.stderr
     assert not Path("back.caffemodel").exists()
+
+
+def test_a_tensor_that_numpy_cannot_hold_is_named(torch, tmp_path):
+    torch.save({"conv.weight": torch.eye(3).to_sparse()}, tmp_path / "net.pt")
+
+    with expect_error(WeightsError, ErrorCode.DTYPE_MISMATCH, param="conv.weight"):
+        read_state_dict(tmp_path / "net.pt")
 
 
 def test_an_lstm_has_its_gates_in_pytorchs_order(torch, tmp_path, monkeypatch):

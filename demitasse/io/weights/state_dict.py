@@ -399,11 +399,17 @@ def _unpickled(path: Path) -> dict[str, np.ndarray]:
         )
         raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
     halves = {torch.bfloat16, torch.float16}
-    plain = {name: one.detach() for name, one in found.items()}
-    return {
-        name: (one.float() if one.dtype in halves else one).contiguous().numpy()
-        for name, one in plain.items()
-    }
+    arrays = {}
+    for name, one in found.items():
+        try:
+            wide = one.float() if one.dtype in halves else one
+            arrays[name] = wide.contiguous().numpy(force=True)
+        except (RuntimeError, TypeError) as error:  # e.g. quantized, sparse
+            got = f"{one.dtype}, {one.layout}, on {one.device}"
+            message = f"{path}: got tensor {name!r} of {got}, expected dense numbers"
+            code = ErrorCode.DTYPE_MISMATCH
+            raise WeightsError(message, code=code, file=str(path), param=name, got=got) from error
+    return arrays
 
 
 def _torch() -> Any:
