@@ -217,13 +217,16 @@ def module_of(function: Any) -> Any:
             super().__init__()
             self.function, self.passes = function, 0
             self.layers, self._keys = torch.nn.ModuleDict(), dict[str, str]()
+            self._attributes = {"param": dict[str, list[str]](), "state": dict[str, list[str]]()}
             for name, arrays in function.params.items():
-                for index, array in enumerate(arrays):
-                    key = ("weight", "bias")[index] if index < 2 else f"param{index}"
+                keys = ["weight", "bias", *(f"param{index}" for index in range(2, len(arrays)))]
+                self._attributes["param"][name] = keys[: len(arrays)]
+                for key, array in zip(keys, arrays, strict=False):
                     self._layer(name).register_parameter(key, torch.nn.Parameter(array))
             for name, arrays in function.state.items():
-                for index, array in enumerate(arrays):
-                    self._layer(name).register_buffer(f"state{index}", array)
+                self._attributes["state"][name] = [f"state{index}" for index in range(len(arrays))]
+                for key, array in zip(self._attributes["state"][name], arrays, strict=True):
+                    self._layer(name).register_buffer(key, array)
             self.train(function.phase == "TRAIN")
 
         def _layer(self, name: str) -> Any:
@@ -242,8 +245,11 @@ def module_of(function: Any) -> Any:
                 message = f"got {len(inputs)} and {[*named]}, expected {function.inputs}, each once"
                 raise NetError(message, code=ErrorCode.UNKNOWN, got=list(named))
             named |= given
-            params = {name: tuple(self._layer(name).parameters()) for name in function.params}
-            state = {name: tuple(self._layer(name).buffers()) for name in function.state}
+            params, state = (  # attributes, as a parametrization computes some from others
+                {name: tuple(getattr(self._layer(name), key) for key in keys)
+                 for name, keys in tree.items()}
+                for tree in self._attributes.values()
+            )  # fmt: skip
             outputs, new = function(params, named, state, self.passes)
             if self.training:
                 self.passes += 1

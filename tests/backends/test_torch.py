@@ -244,6 +244,27 @@ def test_each_call_of_a_module_drops_other_values(torch, trained):
     assert frozen[0] == frozen[1]
 
 
+@pytest.mark.parametrize("change", ["pruned", "weight_norm", "spectral_norm"])
+def test_a_module_takes_weights_that_pytorch_computes(torch, change):
+    scale = "layer { name: 's' type: 'Scale' bottom: 'y' top: 's' scale_param { bias_term: true } }"
+    module = Net(NET + scale, "TRAIN", device="cpu", seed=1).as_torch_module()
+    x, utils = torch.ones(2, 3), torch.nn.utils
+    ip, s = module.layers.ip, module.layers.s
+    expected = module(x) / 2
+
+    if change == "pruned":  # bias and weight of Scale have one shape
+        prune = pytest.importorskip("torch.nn.utils.prune")
+        prune.custom_from_mask(s, "weight", torch.full((4,), 0.5))
+    else:
+        getattr(utils.parametrizations, change)(ip)
+        expected = (x @ ip.weight.T + ip.bias) * s.weight + s.bias
+    found = module(x)
+    found.sum().backward()
+
+    torch.testing.assert_close(found, expected)
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
 def test_a_module_learns_by_an_optimizer_of_pytorch(torch, trained):
     _, module, x, label = trained
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
