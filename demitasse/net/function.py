@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
+from demitasse.blob.blob import host_array
 from demitasse.core.device import Device
 from demitasse.errors import DemitasseError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import LayerParameter, NetParameter
@@ -108,7 +109,11 @@ class NetFunction:
             if arrays is None:
                 continue
             flat = self._flatten(arrays, own)
-            host = [self.device.backend.to_host(array) for array in flat]
+            backend, what = self.device.backend, "a parameter"
+            host = [
+                backend.to_host(a) if backend.holds(a) else host_array(a, what, self.device)
+                for a in flat
+            ]
             pairs += list(zip(self._counterparts(own), host, strict=True))
         with self._origin.lock:
             for blob, array in pairs:
@@ -160,8 +165,8 @@ class NetFunction:
             *self._flatten(present, self._state),
             *(given[name] for name in self.inputs),
         ]
-        holds = self._backend.holds
-        arrays = [array if holds(array) else xp.asarray(array) for array in arrays]
+        holds, place = self._backend.holds, self._backend.array_device
+        arrays = [array if holds(array) else xp.asarray(array, device=place) for array in arrays]
         arrays = [xp.astype(array, dtype, copy=False) for array in arrays]
         if key is None or isinstance(key, Integral):
             results = self._run(None if key is None else int(key), *arrays)

@@ -122,6 +122,18 @@ def test_losses_are_weighted():
     assert function.loss(outputs) == pytest.approx(float(outputs["loss"]) / 2)
 
 
+def test_arrays_of_the_host_are_taken(backend):
+    net, given = net_of(backend, "TEST"), inputs()
+    function = net.as_function()
+    params = {name: tuple(blob.data * 2 for blob in net.params[name]) for name in function.params}
+
+    outputs = function(params, given)
+    function.load(params)
+
+    loss = net(given)["loss"]
+    np.testing.assert_allclose(on_host(backend, outputs["loss"]), loss, rtol=1e-5)
+
+
 def test_parameters_are_written_back(backend):
     net = net_of(backend)
     function = net.as_function()
