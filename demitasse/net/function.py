@@ -46,6 +46,7 @@ class NetFunction:
 
     Raises:
         DeviceError: The device is not there.
+        NetError: Several layers with parameters have one name.
     """
 
     def __init__(self, net: Net, device: str | Device | None = None) -> None:
@@ -66,6 +67,11 @@ class NetFunction:
         state = {layer.name: tuple(layer.all_state_blobs()) for layer in copy.layers}
         carried = {id(blob) for blobs in state.values() for blob in blobs}
         owned = {id(blob) for blob in copy.learnable_params} - carried
+        with_blobs = [layer.name for layer in copy.layers if layer.blobs]
+        for name in with_blobs:
+            if with_blobs.count(name) > 1:
+                text = f"several layers with parameters are named {name!r}; rename all but one"
+                raise NetError(text, code=ErrorCode.DUPLICATE, layer=name)
         params = {
             layer.name: tuple(blob for blob in layer.blobs if id(blob) in owned)
             for layer in copy.layers

@@ -244,6 +244,16 @@ def test_a_layer_that_reads_on_the_host_is_named():
         function(function.params, given)
 
 
+def test_layers_with_parameters_of_one_name_are_refused():
+    layer = """layer { name: "ip" type: "InnerProduct" bottom: "%s" top: "%s"
+      inner_product_param { num_output: 4 } }"""
+    text = "input: 'x' input_shape { dim: 2 dim: 3 }" + layer % ("x", "y") + layer % ("y", "z")
+    net = Net(text, "TEST", device="numpy")
+
+    with expect_error(NetError, ErrorCode.DUPLICATE, layer="ip"):
+        net.as_function()
+
+
 def test_missing_inputs_are_refused():
     function = net_of("numpy", "TEST").as_function()
 
