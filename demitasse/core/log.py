@@ -167,7 +167,9 @@ def _safe(text: str) -> str:
 
 
 def json_ready(value: Any) -> Any:
-    """Return ``value`` in JSON's types: NaN and infinity become text, tuples become lists."""
+    """Return ``value`` in JSON's types: NaN becomes text; tuples and arrays become lists."""
+    if hasattr(value, "tolist"):  # an array or a number of NumPy
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {str(key): json_ready(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

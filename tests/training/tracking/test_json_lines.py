@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from demitasse.training.tracking import JsonLines
@@ -26,6 +27,19 @@ def test_numbers_and_events_are_a_line_each(tmp_path):
     assert scalars["iteration"] == 5
     assert scalars["values"] == {"loss": 0.5, "learning_rate": "nan"}
     assert scalars["time"].endswith("+00:00")
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    path = tmp_path / "run.jsonl"
+    logger = JsonLines(path)
+    values = {"norm": np.linalg.norm(np.ones(4, np.float32)), "all": np.array([1, np.inf])}
+
+    logger.scalars(np.int64(1), values)
+    logger.close()
+
+    (entry,) = entries(path)
+    assert entry["iteration"] == 1
+    assert entry["values"] == {"norm": 2.0, "all": [1.0, "inf"]}
 
 
 def test_a_line_is_in_the_file_before_it_is_closed(tmp_path):
