@@ -258,6 +258,8 @@ class Solver:
     ) -> float:
         """Update once for each batch of data, which fills the inputs; return ``smoothed_loss``.
 
+        A request to stop, or ``early_stopping``, ends it as it ends ``step``.
+
         Args:
             data: An array of items, or a dict of arrays by the names of the inputs; or an iterable
                 of batches, such as a DataLoader of PyTorch. A batch is an array, a dict, or a tuple
@@ -277,6 +279,8 @@ class Solver:
             for name, array in batch.items():
                 self.net.set_input(name, array)
             self.step(1)
+            if self.stopped or self.early_stopped:
+                break
         return self.smoothed_loss
 
     def solve(self, resume: str | os.PathLike[str] | None = None) -> None:

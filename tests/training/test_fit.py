@@ -81,6 +81,26 @@ def test_a_data_loader_is_learned(data):
     assert one.iter == 12
 
 
+def test_a_request_to_stop_ends_all_epochs(data):
+    one = solver()
+    one.on_gradients_ready.append(lambda: one.iter == 2 and one.request("stop"))
+
+    one.fit(*data, epochs=3)
+
+    assert (one.iter, one.stopped) == (3, True)
+
+
+def test_early_stopping_ends_all_epochs(data):
+    metric = dm.EarlyStopping("loss", patience=2, min_delta=100)
+    one = solver(SGD + "test_iter: 1 test_interval: 2 ", early_stopping=metric)
+    tests = []
+    one.on_test.append(lambda index, means: tests.append(one.iter))
+
+    one.fit(*data, epochs=3)
+
+    assert (one.iter, one.early_stopped, tests) == (4, True, [0, 2, 4])
+
+
 def test_epochs_are_shuffled_by_the_seed(data):
     runs = [solver() for _ in range(2)]
     losses = [run.fit(*data, epochs=2) for run in runs]
