@@ -270,7 +270,7 @@ class Passes:
     def _call(self, callbacks: Sequence[Callback], index: int) -> None:
         if callbacks and (guard := current_guard()) is not None:
             guard.at(f"a callback at layer {self._structure.layers[index].name!r}")
-        for callback in callbacks:
+        for callback in [*callbacks]:  # one may remove itself
             callback(index)
 
     @contextmanager

@@ -489,7 +489,7 @@ class Evaluator:
 
     def _runner(self, index: int) -> BatchRunner:
         def call_on_batch(done: int) -> None:
-            for callback in self._on_batch:
+            for callback in [*self._on_batch]:
                 callback(index, done, self._run.param.test_iter[index])
 
         def after_round(done: int, request: str | None) -> bool:

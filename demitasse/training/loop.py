@@ -139,14 +139,14 @@ class TrainingLoop:
                 if solver.stopped or solver.early_stopped:
                     self.rollback_end = rollback
                     return False
-            for callback in solver.on_start:
+            for callback in [*solver.on_start]:  # one may remove itself
                 callback()
             queue = self._can_queue_update() if test or solver.on_start else queue
             if not (queue and self._queue_update(rollback, cleared=cleared)):
                 if queue or not cleared:
                     run.net.clear_param_diffs()
                 compute_gradients(run, iteration, solver.lr)
-                for callback in solver.on_gradients_ready:
+                for callback in [*solver.on_gradients_ready]:
                     callback()
                 solver.apply_update()
         except _NotFinite:

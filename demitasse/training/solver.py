@@ -410,7 +410,7 @@ class Solver:
         self.stopped = means is None
         if means is None:
             return {}
-        for callback in self.on_test if self._run.is_root else ():
+        for callback in [*self.on_test] if self._run.is_root else ():
             callback(index, means)
         return means
 
@@ -457,7 +457,7 @@ class Solver:
         paths = self._checkpointer.write(self.iter, self.current_step, prefix)
         weights, state = map(str, paths)
         self.log_event("snapshot", {"weights": weights, "state": state})
-        for callback in self.on_snapshot:
+        for callback in [*self.on_snapshot]:
             callback(*paths)
         return paths
 

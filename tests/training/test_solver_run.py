@@ -254,6 +254,28 @@ def test_callbacks_are_called_around_the_passes(fields):
     assert events == [*passes, "ready 0", *passes, "ready 1"]
 
 
+def test_a_callback_may_remove_itself(fields, tmp_path):
+    solver = Solver(fields(snapshot_prefix=str(tmp_path / "s")))
+    net = solver.net
+    lists = [solver.on_start, solver.on_gradients_ready, solver.on_snapshot,
+             net.after_forward, net.after_backward]  # fmt: skip
+    called = [0] * len(lists)
+    for index, callbacks in enumerate(lists):
+
+        def first(*_, callbacks=callbacks):
+            callbacks.pop(0)
+
+        def second(*_, index=index):
+            called[index] += 1
+
+        callbacks += [first, second]
+
+    solver.step(1)
+    solver.snapshot()
+
+    assert called == [1, 1, 1, len(net.layers), len(net.layers)]
+
+
 def test_a_callback_may_change_gradients(fields):
     solver = Solver(fields(momentum=0, weight_decay=0))
     before = solver.net.params["ip2"][0].data.copy()
