@@ -94,14 +94,17 @@ def register_layer(*names: str, metadata: LayerMetadata | None = None) -> Callab
         metadata: Metadata for ``lint``, ``summary`` and others, for types that are not in the
             catalogue: parameters, inputs of backward, and so on.
 
+    A definition that runs again, as in a cell of a notebook, replaces the first.
+
     Raises:
         NetError: A name is taken.
     """
 
     def add(creator: T) -> T:
         for name in names:
-            taken = _creators.get(name)
-            if taken is not None or (name in CATALOG and CATALOG[name] != creator.__module__):
+            taken = _creators.get(name, creator)
+            built_in = name in CATALOG and CATALOG[name] != creator.__module__
+            if built_in or _definition(taken) != _definition(creator):
                 message = f"layer type {name!r} is already registered; choose another name"
                 raise NetError(message, code=ErrorCode.DUPLICATE, type=name)
             _creators[name] = creator
@@ -112,6 +115,11 @@ def register_layer(*names: str, metadata: LayerMetadata | None = None) -> Callab
         return creator
 
     return add
+
+
+def _definition(creator: Creator) -> tuple[str, str]:
+    """Return module and name of a class or function."""
+    return creator.__module__, getattr(creator, "__qualname__", "")
 
 
 def unregister(name: str) -> None:

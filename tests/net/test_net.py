@@ -527,10 +527,36 @@ def test_an_error_inside_a_pass_names_the_layer():
         net = small(text=SMALL.replace('"ReLU"', '"Complains"'))
         with expect_error(ShapeError, place="layer 'relu' (Complains)", mentions="too long"):
             net.forward()
-        with expect_error(NetError, mentions="Complains"):
-            register_layer("Complains")(Complains)
     finally:
         unregister("Complains")
+
+
+def test_a_layer_defined_again_replaces_the_first():
+    def define(factor):  # as a cell of a notebook that runs again
+        @register_layer("Times")
+        class Times(Layer):
+            bottoms = tops = Exactly(1)
+
+            def reshape(self, bottom, top):
+                top[0].reshape_like(bottom[0])
+
+            def forward(self, bottom, top):
+                top[0].write(bottom[0].read() * factor)
+
+    text = SMALL.replace('"ReLU"', '"Times"')
+    try:
+        for factor in (2, 3):
+            define(factor)
+            net = small("TEST", text)
+            net.forward(end="ip1")
+            before = net.blobs["h"].data.copy()
+            net.forward(start="relu", end="relu")
+            np.testing.assert_array_equal(net.blobs["h"].data, before * factor)
+        for name in ("Times", "ReLU"):
+            with expect_error(NetError, ErrorCode.DUPLICATE, type=name):
+                register_layer(name)(type("Other", (Layer,), {}))
+    finally:
+        unregister("Times")
 
 
 def test_a_dropped_net_frees_its_memory():
