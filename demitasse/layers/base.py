@@ -136,7 +136,8 @@ class Layer(Arrays):
 
     Attributes:
         blobs: Parameters.
-        op: Operation in the present shape, for backends with a faster Step; or None.
+        op: Operation in the present shape, for backends with a faster Step; or None. A class that
+            overrides a pass of a built-in type has none, unless it sets one.
     """
 
     type: ClassVar[str] = ""
@@ -173,6 +174,9 @@ class Layer(Arrays):
     random_in_test: bool = False
     """True if the layer draws random numbers in phase TEST, too."""
     op: Op | None = None
+    uses_op: ClassVar[bool] = True
+    """False if a user's class defines a pass and does not set ``op``; a Step for the operation of a
+    built-in base class would ignore that pass."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -180,6 +184,12 @@ class Layer(Arrays):
             if old in vars(cls):
                 warn_once(f"{cls.__name__}.{old}", new, stacklevel=4)
                 setattr(cls, new, vars(cls)[old])
+        own = [
+            value for kind in cls.__mro__ if not _built_in(kind) for value in vars(kind).values()
+        ]
+        codes = [value.__code__ for value in own if hasattr(value, "__code__")]
+        portable = _built_in(cls.forward) and _built_in(cls.backward)
+        cls.uses_op = portable or any("op" in code.co_names for code in codes)
         if {"state_dict", "load_state_dict"} <= set(vars(cls)) and "state" not in vars(cls):
             cls.state, cls.set_state = _module_state, _load_module_state  # type: ignore[method-assign]
 
@@ -357,6 +367,8 @@ class Layer(Arrays):
         """Set the tops' shapes; raise NetError if a top that is a bottom changes its shape."""
         before = [(blob, blob.shape) for blob in bottom if any(blob is one for one in top)]
         self.reshape(bottom, top)
+        if not self.uses_op:
+            self.op = None
         for blob, shape in before:
             if blob.shape != shape:
                 message = (
@@ -508,6 +520,11 @@ class Layer(Arrays):
         blob = self._blob((), self.name)
         blob.from_proto(proto)
         return blob
+
+
+def _built_in(definition: Any) -> bool:
+    """Return whether a class or function is Demitasse's own."""
+    return str(definition.__module__).partition(".")[0] == "demitasse"
 
 
 STATE = "state_dict"

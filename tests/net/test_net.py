@@ -16,7 +16,7 @@ from demitasse.errors import (
     WeightsError,
 )
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.layers import Layer, register_layer, unregister
+from demitasse.layers import Layer, layer_class, register_layer, unregister
 from demitasse.layers.base import Exactly
 from demitasse.memory import transfers
 
@@ -557,6 +557,41 @@ def test_a_layer_defined_again_replaces_the_first():
                 register_layer(name)(type("Other", (Layer,), {}))
     finally:
         unregister("Times")
+
+
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+def test_overridden_passes_of_a_built_in_type_run(device):
+    class Doubled(layer_class("InnerProduct")):
+        def forward(self, bottom, top):
+            super().forward(bottom, top)
+            top[0].write(2 * top[0].read())
+
+    class Stopped:
+        def backward(self, top, propagate_down, bottom):
+            bottom[0].set_diff(0)
+
+    class StoppedProduct(Stopped, layer_class("InnerProduct")):
+        pass
+
+    plain = small(device=device)
+    plain.forward_backward()
+    types = {"Doubled": Doubled, "StoppedProduct": StoppedProduct}
+    try:
+        for name, kind in types.items():
+            register_layer(name)(kind)
+        net = small(text=SMALL.replace('"InnerProduct"', '"Doubled"', 1), device=device)
+        net.forward()
+        stopped = small(text='"StoppedProduct"'.join(SMALL.rsplit('"InnerProduct"', 1)),
+                        device=device)  # fmt: skip
+        stopped.forward_backward()
+    finally:
+        for name in types:
+            unregister(name)
+
+    np.testing.assert_allclose(net.blobs["h"].data, 2 * plain.blobs["h"].data, rtol=1e-5)
+    np.testing.assert_array_equal(stopped.blobs["prob"].data, plain.blobs["prob"].data)
+    assert np.any(plain.params["ip1"][0].diff)
+    assert not np.any(stopped.params["ip1"][0].diff)
 
 
 def test_a_dropped_net_frees_its_memory():
