@@ -97,10 +97,19 @@ def register_layer(*names: str, metadata: LayerMetadata | None = None) -> Callab
     A definition that runs again, as in a cell of a notebook, replaces the first.
 
     Raises:
-        NetError: A name is taken.
+        NetError: A name is taken, or missing; or the class is not derived from ``Layer``.
     """
+    if not names or not all(isinstance(name, str) for name in names):
+        message = f"got {names}, expected names of types; write @register_layer('Mine')"
+        raise NetError(message, code=ErrorCode.INVALID, field="names")
 
     def add(creator: T) -> T:
+        if isinstance(creator, type) and not issubclass(creator, Layer):
+            message = (
+                f"got class {creator.__name__}, expected a subclass of demitasse.Layer; nets name "
+                "a caffe.Layer by type: 'Python' and python_param, without register_layer"
+            )
+            raise NetError(message, code=ErrorCode.INVALID, field="creator")
         for name in names:
             taken = _creators.get(name, creator)
             built_in = name in CATALOG and CATALOG[name] != creator.__module__

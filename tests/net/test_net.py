@@ -18,6 +18,7 @@ from demitasse.errors import (
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.layers import Layer, layer_class, register_layer, unregister
 from demitasse.layers.base import Exactly
+from demitasse.layers.user_layer import UserLayer
 from demitasse.memory import transfers
 
 SMALL = """
@@ -557,6 +558,18 @@ def test_a_layer_defined_again_replaces_the_first():
                 register_layer(name)(type("Other", (Layer,), {}))
     finally:
         unregister("Times")
+
+
+def test_what_is_no_type_of_layers_is_not_registered():
+    class Mine(Layer):
+        pass
+
+    for names in ((), (Mine,)):  # the second is a decorator without parentheses
+        with expect_error(NetError, ErrorCode.INVALID, field="names"):
+            register_layer(*names)
+    for kind in (UserLayer, dict):
+        with expect_error(NetError, ErrorCode.INVALID, field="creator"):
+            register_layer("Mine")(kind)
 
 
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
