@@ -227,10 +227,13 @@ class Layer(Arrays):
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         """Overwrite the wanted bottom gradients; add to the wanted parameter gradients."""
-        if any(propagate_down):
+        state = self.all_state_blobs()
+        learned = [i for i, blob in enumerate(self.blobs) if blob not in state]
+        if any(propagate_down) or any(map(self.param_propagate_down, learned)):
+            what = "propagate_down to false" if any(propagate_down) else "parameters' lr_mult to 0"
             message = (
-                f"layer type {self.type} has no gradient; set its propagate_down to false, or with "
-                "force_backward leave it out of this phase, or start backward at a layer before it"
+                f"layer type {self.type} has no gradient; set its {what}, or with force_backward "
+                "leave it out of this phase, or start backward at a layer before it"
             )
             raise NetError(message, code=ErrorCode.NO_GRADIENT, type=self.type)
 

@@ -5,7 +5,7 @@ import pytest
 from expect_error import expect_error
 
 from demitasse import Net
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.layers import Layer, register_layer, unregister
 from demitasse.layers.base import Exactly
@@ -238,3 +238,29 @@ def test_where_a_gradient_ends_is_logged(caplog):
     said = [text for text in caplog.messages if "layer 'l' (SigmoidCrossEntropyLoss)" in text]
     assert len(said) == 1
     assert "'target'" in said[0]
+
+
+def test_parameters_without_a_gradient_are_refused():
+    @register_layer("Forgetful")
+    class Forgetful(Layer):
+        bottoms = tops = Exactly(1)
+
+        def setup(self, bottom, top):
+            self.scale = self.add_param((1,))
+
+        def reshape(self, bottom, top):
+            top[0].reshape_like(bottom[0])
+
+        def forward(self, bottom, top):
+            top[0].write(bottom[0].read() * self.scale.read())
+
+    layer = 'layer { name: "f" type: "Forgetful" bottom: "x" top: "y" %s }'
+    try:
+        frozen = build(INPUT + layer % "param { lr_mult: 0 }" + sum_of("y"))
+        net = build(INPUT + layer % "" + sum_of("y"))
+    finally:
+        unregister("Forgetful")
+
+    frozen.forward_backward()
+    with expect_error(NetError, ErrorCode.NO_GRADIENT, type="Forgetful"):
+        net.forward_backward()
