@@ -219,11 +219,13 @@ class Layer(Arrays):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         """Set the shapes of the tops; called before a forward pass with new shapes."""
-        raise NotImplementedError(type(self).__name__)
+        message = f"{type(self).__name__} does not define reshape(self, bottom, top)"
+        raise NotImplementedError(message)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         """Compute the tops."""
-        raise NotImplementedError(type(self).__name__)
+        message = f"{type(self).__name__} does not define forward(self, bottom, top)"
+        raise NotImplementedError(message)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         """Overwrite the wanted bottom gradients; add to the wanted parameter gradients."""

@@ -572,6 +572,18 @@ def test_what_is_no_type_of_layers_is_not_registered():
             register_layer("Mine")(kind)
 
 
+@pytest.mark.parametrize("method", ["reshape", "forward"])
+def test_a_method_that_a_layer_lacks_is_named(method):
+    others = {"reshape", "forward"} - {method}
+    kind = type("Lacking", (Layer,), {name: lambda *arguments: None for name in others})
+    register_layer("Lacking")(kind)
+    try:
+        with expect_error(NotImplementedError, mentions=["Lacking", f"{method}(self"]):
+            small(text=SMALL.replace('"ReLU"', '"Lacking"')).forward()
+    finally:
+        unregister("Lacking")
+
+
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
 def test_overridden_passes_of_a_built_in_type_run(device):
     class Doubled(layer_class("InnerProduct")):
