@@ -18,7 +18,7 @@ from demitasse.core.log import get_logger
 from demitasse.core.out_of_memory import with_location
 from demitasse.core.paths import is_file
 from demitasse.core.threads import Pool, wanted_threads
-from demitasse.errors import ConfigError, DemitasseError, ErrorCode
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode, PrototxtError
 from demitasse.graph import (
     LayerSetup,
     Param,
@@ -60,6 +60,10 @@ def read_source(
         return ReadNet(param)
     if isinstance(source, str) and ("\n" in source or "{" in source) and not is_file(source):
         return read_net_text(source, ignore_unknown_fields=ignore_unknown_fields)
+    if not isinstance(source, (str, bytes, os.PathLike)):
+        kind = type(source).__name__
+        message = f"got a {kind}, expected a prototxt or a message; give a NetSpec's to_proto()"
+        raise PrototxtError(message, code=ErrorCode.INVALID, got=kind)
     return read_net(source, ignore_unknown_fields=ignore_unknown_fields)
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from expect_error import expect_error, expect_warning
 
-from demitasse import Net, settings
+from demitasse import Net, NetSpec, settings
 from demitasse.errors import (
     ConfigError,
     DemitasseError,
     ErrorCode,
     NetError,
+    PrototxtError,
     ShapeError,
     WeightsError,
 )
@@ -118,6 +119,12 @@ def test_the_phase_given_wins_over_the_file_and_stages_add_up():
     assert (from_file.phase, given.phase) == ("TEST", "TRAIN")
     assert not from_file.has_layer("drop")
     assert given.has_layer("drop")
+
+
+def test_what_is_no_net_is_refused():
+    for wrong in (NetSpec(), {"layer": []}):
+        with expect_error(PrototxtError, ErrorCode.INVALID, mentions="to_proto"):
+            Net(wrong)
 
 
 def test_unknown_types_are_all_named_with_what_is_near():
