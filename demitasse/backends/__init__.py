@@ -53,8 +53,11 @@ def register(name: str) -> Callable[[type[Backend]], type[Backend]]:
     """Make a class of backends one that devices may be of: ``@register_backend("mine")``.
 
     Raises:
-        DeviceError: The name is taken.
+        DeviceError: The name is taken, or is none.
     """
+    if not isinstance(name, str):
+        message = f"got {name}, expected a name; write @register_backend('mine')"
+        raise DeviceError(message, code=ErrorCode.INVALID, backend=str(name))
 
     def note(kind: type[Backend]) -> type[Backend]:
         if name in BUILT_IN or name in ALIASES or _registered.get(name, kind) is not kind:

@@ -290,3 +290,5 @@ def test_a_name_that_is_taken_is_refused():
 
     with expect_error(DeviceError, mentions="'cpu'"):
         register_backend("cpu")(NumpyBackend)
+    with expect_error(DeviceError, ErrorCode.INVALID):  # without parentheses
+        register_backend(NumpyBackend)
