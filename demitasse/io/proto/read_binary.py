@@ -60,7 +60,8 @@ DISGUISES = {
     b"version https://git-lfs": "it is a Git LFS pointer: run `git lfs pull`",
     b"<!DOCTYPE": "it is a web page: the download failed",
     b"<html": "it is a web page: the download failed",
-    b"PK\x03\x04": "it is a ZIP archive: unpack it",
+    b"PK\x03\x04": "it is a ZIP archive: unpack it, or run `demitasse weights import` if "
+    "it is PyTorch's",
     b"\x1f\x8b": "it is a gzip archive: unpack it",
 }
 

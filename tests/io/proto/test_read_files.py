@@ -268,6 +268,7 @@ def test_an_enormous_claim_costs_nothing(file):
         (b"", "invalid", "0 bytes"),
         (b"\x89HDF\r\n\x1a\n....", "unreadable", "HDF5"),
         (b"version https://git-lfs.github.com/spec/v1\n", "unreadable", "`git lfs pull`"),
+        (b"PK\x03\x04archive/data.pkl", "unreadable", "`demitasse weights import`"),
         (b"\n<!doctype html><html>", "unreadable", "web page"),
         (b"PK\x03\x04....", "unreadable", "ZIP"),
         (b"name: 'net'\nlayer { name: 'a' }", "unreadable", "text"),
