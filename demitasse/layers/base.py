@@ -136,8 +136,8 @@ class Layer(Arrays):
 
     Attributes:
         blobs: Parameters.
-        op: Operation in the present shape, for backends with a faster Step; or None. A class that
-            overrides a pass of a built-in type has none, unless it sets one.
+        op: Operation in the present shape, for backends with a faster Step; or None, also for a
+            class that overrides a pass of a built-in type.
     """
 
     type: ClassVar[str] = ""
@@ -175,8 +175,8 @@ class Layer(Arrays):
     """True if the layer draws random numbers in phase TEST, too."""
     op: Op | None = None
     uses_op: ClassVar[bool] = True
-    """False if a user's class defines a pass and does not set ``op``; a Step for the operation of a
-    built-in base class would ignore that pass."""
+    """False for a class of a user that overrides a pass of a built-in type; a Step would ignore
+    that pass."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -184,12 +184,9 @@ class Layer(Arrays):
             if old in vars(cls):
                 warn_once(f"{cls.__name__}.{old}", new, stacklevel=4)
                 setattr(cls, new, vars(cls)[old])
-        own = [
-            value for kind in cls.__mro__ if not _built_in(kind) for value in vars(kind).values()
-        ]
-        codes = [value.__code__ for value in own if hasattr(value, "__code__")]
-        portable = _built_in(cls.forward) and _built_in(cls.backward)
-        cls.uses_op = portable or any("op" in code.co_names for code in codes)
+        types = [kind for kind in cls.__mro__ if _built_in(kind) and kind is not Layer]
+        derived = any("forward" in vars(kind) for kind in types)
+        cls.uses_op = not derived or (_built_in(cls.forward) and _built_in(cls.backward))
         if {"state_dict", "load_state_dict"} <= set(vars(cls)) and "state" not in vars(cls):
             cls.state, cls.set_state = _module_state, _load_module_state  # type: ignore[method-assign]
 
