@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -208,6 +209,31 @@ def test_a_database_that_is_read_is_not_opened_for_writing(database):
     with expect_error(DataError, ErrorCode.BAD_STATE):
         open_db(database, mode="write")
     db.close()
+
+
+def test_databases_may_be_opened_while_a_thread_opens_others(database):
+    opened, end = [open_db(database) for _ in range(400)], threading.Event()
+
+    def open_others():
+        while not end.is_set():
+            open_db(database).close()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=open_others) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(1500):
+            with expect_error(DataError, ErrorCode.BAD_STATE):
+                open_db(database, mode="write")
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+    for one in opened:
+        one.close()
 
 
 @pytest.mark.parametrize("key", [b"", b"k" * 512])

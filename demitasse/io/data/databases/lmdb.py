@@ -96,12 +96,13 @@ class LmdbDatabase:
             self._open = LmdbFile(path)
             _need_whole(self._open, path)
         else:
-            if any(other._key == self._key for other in list(_databases)):
+            others = [ref() for ref in _databases.valuerefs()]  # other threads may open databases
+            if any(other is not None and other._key == self._key for other in others):
                 message = "is open in this process already; close it before writing to it"
                 raise DataError(message, str(path), code=ErrorCode.BAD_STATE)
             self._open = _open_for_writing(path, mode, map_size)
         self._release = weakref.finalize(self, self._open.close)
-        _databases.add(self)
+        _databases[id(self)] = self
 
     def __len__(self) -> int:
         if isinstance(self._open, LmdbFile):
@@ -130,7 +131,7 @@ class LmdbDatabase:
     def close(self) -> None:
         """Close the database; may be called twice."""
         self._release()
-        _databases.discard(self)
+        _databases.pop(id(self), None)
 
 
 def _need_whole(file: LmdbFile, path: Path) -> None:
@@ -148,7 +149,8 @@ def _need_whole(file: LmdbFile, path: Path) -> None:
         raise
 
 
-_databases: weakref.WeakSet[LmdbDatabase] = weakref.WeakSet()  # open databases of this process
+_databases: weakref.WeakValueDictionary[int, LmdbDatabase] = weakref.WeakValueDictionary()
+"""Open databases of this process, by identity."""
 
 
 class LmdbCursor:
