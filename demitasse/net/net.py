@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
@@ -299,8 +299,9 @@ class Net:
     def to_proto(self, write_diff: bool = False) -> NetParameter:
         """Return the message of the net as built, with its parameters and, if asked, gradients."""
         proto = NetParameter(name=self.name, layer=self.structure.layer_messages())
-        for layer, message in zip(self.layers, proto.layer, strict=True):
-            message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
+        with self.lock if self.phase == "TRAIN" else nullcontext():
+            for layer, message in zip(self.layers, proto.layer, strict=True):
+                message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
         return proto
 
     def source_message(self) -> NetParameter:
@@ -722,8 +723,9 @@ class Net:
             keep_blobs=self._kept, rank=self._context.rank if rank is None else rank,
             world_size=self._context.world_size, verify=self.verify,
         )  # fmt: skip
-        for mine, theirs in zip(self.learnable_params, copy.learnable_params, strict=True):
-            theirs.copy_from(mine)
+        with self.lock if self.phase == "TRAIN" else nullcontext():
+            for mine, theirs in zip(self.learnable_params, copy.learnable_params, strict=True):
+                theirs.copy_from(mine)
         copy.passes = self.passes
         return copy
 

@@ -241,7 +241,9 @@ def test_nets_may_be_made_and_reshaped_while_others_run(backend):
         lambda net: net.forward_backward(),
         lambda net: net.clear_param_diffs(),
         lambda net: net.load(NetParameter()),
-        lambda net: net.share_trained_layers_with(net.clone()),
+        lambda net: net.share_trained_layers_with(made("numpy", 2)),
+        lambda net: net.clone(),
+        lambda net: net.to_proto(),
     ],
 )
 def test_a_net_refuses_a_second_thread_and_goes_on_when_the_first_has_left(act):
@@ -263,6 +265,19 @@ def test_a_net_refuses_a_second_thread_and_goes_on_when_the_first_has_left(act):
 
     assert len(refused) == len(net.layers)
     act(net)
+
+
+def test_threads_may_clone_a_test_net_while_it_runs():
+    net, clones = Net(parse_text(TEXT, NetParameter), "TEST", device="numpy", seed=1), []
+    net.blobs["x"].data = X
+    net.before_forward.append(lambda index: clones.extend(in_threads(net.clone, net.clone)))
+
+    expected = output(net)
+
+    assert len(clones) == 4
+    for clone in clones:
+        clone.blobs["x"].data = X
+        np.testing.assert_array_equal(output(clone), expected)
 
 
 def test_a_pass_may_be_begun_within_a_pass_of_the_same_thread():
