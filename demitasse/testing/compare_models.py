@@ -35,7 +35,7 @@ class ModelComparison:
 
     Attributes:
         found: The differences from the reference model.
-        missing: Layers and parameters that one side lacks.
+        missing: Layers and parameters that one side lacks, and arrays of other shapes.
         notes: Arrays that were not compared, and inputs matched by order.
     """
 
@@ -87,6 +87,11 @@ def compare_model(
             result.notes.append(f"not compared: layer {one.layer!r} ({one.type}), {one.what}")
             continue
         value = theirs[pairs[number]]
+        if not same_shape(one.array.shape, value.array.shape):
+            result.missing.append(
+                f"layer {one.layer!r}, {one.what}: {one.array.shape} in the net, "
+                f"{value.array.shape} in {other.name}"
+            )
         stats = error_stats(*_alike(one.array, value.array))
         how = "name" if number in named else "order"
         what = f"{one.what} with {value.names[0]!r} by {how}"

@@ -120,6 +120,18 @@ def test_recorded_blobs(weights, run):
     assert "0.00e+00" in wrong.stdout
 
 
+def test_recorded_blobs_of_another_shape_are_told_with_their_shapes(weights, run):
+    arrays = {"data": np.zeros((2, 1, 3, 3), np.float32), "prob": np.zeros((2, 7), np.float32)}
+    np.savez("records.npz", **arrays)
+
+    result = run("diff deploy.prototxt records.npz --weights a.caffemodel --json")
+
+    assert result.exit_code == 1
+    [told] = json.loads(result.stdout)["missing"]
+    assert "'prob'" in told
+    assert "(2, 7) in records.npz" in told
+
+
 def test_records_without_inputs_want_inputs(weights, run):
     np.savez("records.npz", prob=np.zeros((2, 3), np.float32))
     np.savez("inputs.npz", data=np.zeros((2, 1, 3, 3), np.float32))
