@@ -128,10 +128,11 @@ class Comparison:
     def explain(self, difference: Difference) -> str:
         """Return a description: values, implementations, and the error of the layer's inputs."""
         stats, lines = difference.stats, [f"{difference}"]
-        if not np.isnan(stats.ulps):
+        if not (np.isnan(stats.got) and np.isnan(stats.expected)):
+            apart = "" if np.isnan(stats.ulps) else f", {stats.ulps:,.0f} ulp apart"
             lines.append(
                 f"the value at {list(stats.index)} is {stats.got:.9g}, and {stats.expected:.9g} on "
-                f"{self.reference}, {stats.ulps:,.0f} ulp apart"
+                f"{self.reference}{apart}"
             )
         ran = [
             f"{self.code[device].get(difference.layer, 'other code')} on {device}"

@@ -125,7 +125,8 @@ def _ulps(got: np.floating, expected: np.floating) -> float:
     largest = np.maximum(np.abs(got), np.abs(expected))
     if not np.isfinite(largest) or not np.issubdtype(largest.dtype, np.floating):
         return float("nan")
-    return float(abs(float(got) - float(expected)) / float(np.spacing(largest)))
+    spacing = 2 * float(np.spacing(largest / 2))  # that of the largest number overflows
+    return abs(float(got) - float(expected)) / spacing
 
 
 def tolerance(dtype: str, type_: str = "", rtol: float | None = None) -> float:

@@ -10,6 +10,7 @@ from demitasse.backends.step import Step
 from demitasse.backends.test_devices import ReadonlyBackend
 from demitasse.errors import DeviceError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
+from demitasse.testing.error_stats import error_stats
 
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 } } }
@@ -84,6 +85,25 @@ def test_what_is_not_finite_alike_is_no_difference(net):
     report = testing.compare(net, ["numpy", "strict:device1"], inputs, backward=False)
 
     assert report.worst.relative == report.worst.absolute == 0
+
+
+def test_what_is_not_finite_on_one_side_is_told_with_its_place():
+    expected = np.zeros((2, 3), np.float32)
+    got = expected.copy()
+    got[1, 2] = np.nan
+    one = testing.Difference("ip", "ReLU", "top 'y'", "cpu", error_stats(got, expected))
+
+    explained = testing.Comparison("numpy", ["cpu"]).explain(one)
+
+    assert "[1, 2] is nan, and 0 on numpy" in explained
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_largest_number_has_units_in_the_last_place():
+    largest = np.array([np.finfo(np.float32).max])
+
+    assert error_stats(np.nextafter(largest, np.float32(0)), largest).ulps == 1
+    assert error_stats(np.ones(1, np.float32), np.ones(1, np.float32) + np.float32(1e-6)).ulps == 8
 
 
 def test_refusals(net):
