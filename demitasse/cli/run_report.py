@@ -123,10 +123,11 @@ def _from_log(path: Path) -> RunHistory:
         run.put("smoothed_loss", row["NumIters"], row["loss"])
     for row in log.rates:
         run.put("learning_rate", row["NumIters"], row["LearningRate"])
-    for rows, group in ((log.train, "train"), (log.test, "test0")):
-        for row in rows:
-            for name in row.keys() - COLUMNS:
-                run.put(f"{group}/{name}", row["NumIters"], row[name])
+    for row in log.train:
+        for name in row.keys() - COLUMNS:
+            run.put(f"train/{name}", row["NumIters"], row[name])
+    for net, iteration, name, value in log.tests:
+        run.put(f"test{net}/{name}", iteration, value)
     return run
 
 

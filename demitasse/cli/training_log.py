@@ -24,6 +24,7 @@ START = "Solving"
 
 NUMBER = r"([-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf))"
 ITERATION = re.compile(r"Iteration (\d+)")
+TEST_NET = re.compile(r"Testing net \(#(\d{1,9})\)")
 OUTPUT = re.compile(rf"(Train|Test) net output #(\d+): (\S+) = {NUMBER}")
 RATE = re.compile(rf"lr = {NUMBER}")
 LOSS = re.compile(rf", loss = {NUMBER}")
@@ -40,12 +41,14 @@ class TrainingLog:
         train, test: Outputs in training and of tests, a row for each iteration that logged outputs.
         losses: The smoothed loss, as ``loss``, if the log has a smoothed loss.
         rates: The learning rate, as ``LearningRate``.
+        tests: Number of the test net, iteration, name and value of each output in a test.
     """
 
     train: list[Row] = field(default_factory=list)
     test: list[Row] = field(default_factory=list)
     losses: list[Row] = field(default_factory=list)
     rates: list[Row] = field(default_factory=list)
+    tests: list[tuple[int, float, str, float]] = field(default_factory=list)
 
 
 def read_log(path: Path) -> TrainingLog:
@@ -59,7 +62,7 @@ def read_log(path: Path) -> TrainingLog:
     names: set[str] = set()
     tables = {"Train": found.train, "Test": found.test}
     iteration: float | None = None
-    rate, last = float("nan"), ""
+    rate, last, net = float("nan"), "", 0
     for seconds, line in _timed(path):
         begin = ITERATION.search(line)
         if begin:
@@ -69,6 +72,8 @@ def read_log(path: Path) -> TrainingLog:
         place = {"NumIters": iteration, "Seconds": seconds}
         if begin and (losses := LOSS.findall(line, begin.end())):
             found.losses.append({**place, "loss": float(losses[-1])})
+        if match := TEST_NET.search(line):
+            net = int(match[1])
         if match := RATE.search(line):
             rate = float(match[1])
             found.rates.append({**place, "LearningRate": rate})
@@ -85,6 +90,8 @@ def read_log(path: Path) -> TrainingLog:
             ):
                 table.append({**place, "LearningRate": rate})
             table[-1][name], last = float(value), name
+            if phase == "Test":
+                found.tests.append((net, iteration, name, float(value)))
     for table in tables.values():
         for row, following in reversed(list(pairwise(table))):
             if row is table[0] or math.isnan(row["LearningRate"]):

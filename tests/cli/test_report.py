@@ -125,6 +125,17 @@ def test_where_a_run_goes_on_later_numbers_of_before_are_forgotten(tmp_path):
     assert read_run(path).points("loss") == [(0, 3.0), (5, 2.5)]
 
 
+def test_the_test_nets_of_a_log_are_told_apart(tmp_path):
+    log = ["I1130 10:00:00.000000 1 solver.cpp:279] Solving n"]
+    for net, value in enumerate((0.1, 0.2)):
+        log.append(f"I1130 10:00:01.000000 1 a.cpp:1] Iteration 0, Testing net (#{net})")
+        log.append(f"I1130 10:00:01.000000 1 a.cpp:2]     Test net output #0: accuracy = {value}")
+
+    run = read_run(written(tmp_path / "a.log", *log))
+
+    assert run.scalars == {"test0/accuracy": {0.0: 0.1}, "test1/accuracy": {0.0: 0.2}}
+
+
 def test_half_a_line_is_passed_over(tmp_path):
     path = written(tmp_path / "a.jsonl", scalars(0, loss=3.0), '{"kind": "sca', scalars(1, loss=2))
 
