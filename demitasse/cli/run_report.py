@@ -324,8 +324,9 @@ def _snapshots(run: RunHistory) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
     kinds = [name for name in tests if "accuracy" in name] or [n for n in tests if "loss" in n]
     values = run.scalars.get(kinds[0], {}) if kinds else {}
     tested = {file: values[at] for file, at in run.snapshots.items() if at in values}
+    ranked = [file for file in tested if not math.isnan(tested[file])]
     choose = max if kinds and "accuracy" in kinds[0] else min
-    best = run.best or (choose(tested, key=lambda file: tested[file]) if tested else "")
+    best = run.best or choose(ranked, key=lambda file: tested[file], default="")
     rows: list[tuple[str, ...]] = []
     for file, at in run.snapshots.items():
         score = f"{tested[file]:.4g}" if file in tested else ""

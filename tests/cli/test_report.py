@@ -225,6 +225,7 @@ def test_several_losses_have_charts_of_their_own(project, run):
         ({"test0/accuracy": [0.5, 0.9, 0.8], "test0/loss": [1.0, 2.0, 3.0]}, None, "b"),
         ({"test0/loss": [1.0, 2.0, 3.0]}, None, "a"),
         ({"test0/loss": [1.0, 2.0, 3.0]}, "c", "c"),
+        ({"test0/loss": ["nan", 2.0, 3.0]}, None, "b"),
         ({"loss": [1.0, 2.0, 3.0]}, None, None),
     ],
 )
