@@ -147,7 +147,9 @@ def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """
     try:
         sizes = tuple(int(n) for n in shape)
-    except (OverflowError, ValueError):
+        if sizes != tuple(shape):
+            raise ValueError
+    except (OverflowError, TypeError, ValueError):
         message = f"a shape consists of whole numbers, got {shape!r}"
         raise ShapeError(message, code=ErrorCode.INVALID) from None
     if len(sizes) > MAX_AXES:

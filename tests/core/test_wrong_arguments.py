@@ -24,7 +24,7 @@ def net():
     return Net(parse_text(NET, NetParameter), device="numpy")
 
 
-@pytest.mark.parametrize("shape", ["wide", [float("nan")], [float("inf"), 2]])
+@pytest.mark.parametrize("shape", ["wide", [float("nan")], [float("inf"), 2], [1.5, 2], [None, 2]])
 def test_a_shape_is_whole_numbers(shape):
     with expect_error(ShapeError, ErrorCode.INVALID, mentions=repr(shape)):
         Blob(shape, device="numpy")
