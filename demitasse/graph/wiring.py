@@ -167,10 +167,9 @@ def _check_fit(param: Param, owner: Param, *, permissive: bool) -> None:
             )
             raise NetError(message, code=code, param=name, got=got, expected=expected)
     elif mine != theirs:
-        message = (
-            f"shared parameter {name!r} has shape {mine}, its owner has {theirs}; "
-            "share_mode: PERMISSIVE compares counts only"
-        )
+        message = f"shared parameter {name!r} has shape {mine}, its owner has {theirs}"
+        if prod(mine) == prod(theirs):
+            message += "; share_mode: PERMISSIVE compares counts only"
         code = ErrorCode.SHAPE_MISMATCH
         raise NetError(message, code=code, param=name, got=mine, expected=theirs)
 

@@ -333,6 +333,14 @@ def test_sharers_that_do_not_fit_are_refused(first, second, shape, code, got):
         params_of((f"param {{ {first} }}", [(2, 3)]), (f"param {{ {second} }}", [shape]))
 
 
+@pytest.mark.parametrize(("shape", "advised"), [((3, 2), True), ((5, 2), False)])
+def test_permissive_sharing_is_advised_where_counts_are_equal(shape, advised):
+    with expect_error(NetError, ErrorCode.SHAPE_MISMATCH) as caught:
+        params_of(('param { name: "w" }', [(2, 3)]), ('param { name: "w" }', [shape]))
+
+    assert ("PERMISSIVE" in str(caught.value)) is advised
+
+
 def test_more_specs_than_parameters_are_refused():
     with expect_error(NetError, ErrorCode.COUNT_MISMATCH, got=2, expected=1):
         params_of(("param { } param { }", [(2,)]))
