@@ -230,7 +230,8 @@ def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: s
     wrong = [size for size in sizes if not size.isdecimal() or int(size) == 0]
     wrong += [phase for phase in wanted if phase not in {"TEST", "TRAIN"}]
     if wrong or not sizes or not wanted:
-        fail(f"--batches takes integers and --phases test and train; got {', '.join(wrong)}")
+        got = ", ".join(wrong) or "none"
+        fail(f"--batches takes integers above 0, and --phases test and train; got {got}")
     return [
         Case(net, device, int(size), phase)
         for net in nets
