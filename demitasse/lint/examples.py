@@ -189,10 +189,11 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     "label-range": [Example("error", FC.replace("num_output: 3", "num_output: 2"), FC, AFTER_DATA)],
     "solver-field": [
         Example("error", "iter_size: 0", "iter_size: 1", IN_SOLVER),
-        Example("warning", "", "max_iter: 100", SOLVER.replace("max_iter: 100", "{}"))],
+        Example("warning", "", "max_iter: 100", SOLVER.replace("max_iter: 100", "{}")),
+        Example("warning", 'lr_policy: "exp"', 'lr_policy: "exp"\ngamma: 0.9', FOR_POLICY)],
     "poly-max-iter": [Example(
         "error", 'lr_policy: "poly"', 'lr_policy: "poly"\nmax_iter: 100',
-        f"{NET}\nbase_lr: 0.1\n{{}}\nsnapshot: 50\n")],
+        f"{NET}\nbase_lr: 0.1\n{{}}\npower: 1\nsnapshot: 50\n")],
     "solver-net": [Example("error", f"{NET}\ntrain_{NET}", NET, FOR_NET)],
     "unused-field": [Example("note", f"{POLICY}\ngamma: 0.1", POLICY, FOR_POLICY)],
     "growing-rate": [Example(

@@ -69,7 +69,13 @@ def schedule(param: SolverParameter) -> Iterator[FieldFinding]:
             if field in every and field not in used.split():
                 message = f"lr_policy {param.lr_policy!r} does not read {field}"
                 yield "note", "unused-field", field, message
-    if param.lr_policy in {"step", "exp", "multistep", "plateau"} and param.gamma > 1:
+    falls = param.lr_policy in {"step", "exp", "multistep", "plateau"}
+    for field in ("gamma", "power"):
+        if used is not None and field in used.split() and getattr(param, field) == 0:
+            effect = "becomes 0" if falls else "does not fall"
+            message = f"{field} is 0 or missing, so the learning rate {effect}"
+            yield "warning", "solver-field", "lr_policy", message
+    if falls and param.gamma > 1:
         message = f"with gamma {param.gamma:g} the learning rate grows"
         yield "warning", "growing-rate", "gamma", message
     steps = list(param.stepvalue)
