@@ -82,7 +82,7 @@ def measure_net(net: Net, iterations: int, *, backward: bool = True) -> Timing:
 
     for _ in range(WARMUP_PASSES_QUEUED if net.device.backend.queues else WARMUP_PASSES):
         run()
-    layers, status, most = report(net.plan), capture_status(net), peak(net.device, net.dtype)
+    layers, status = report(net.plan), capture_status(net)
     begin, times = perf_counter(), []
     for index in range(iterations):
         times.append(run())
@@ -101,8 +101,9 @@ def measure_net(net: Net, iterations: int, *, backward: bool = True) -> Timing:
         )
     ]
     return Timing(
-        iterations, forward_mean, backward_mean if backward else None, total, rows, most, status
-    )
+        iterations, forward_mean, backward_mean if backward else None, total, rows,
+        peak(net.device, net.dtype), status,
+    )  # fmt: skip
 
 
 HEAD = ("layer", "type", "forward runs", "backward runs")

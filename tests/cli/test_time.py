@@ -8,6 +8,7 @@ import pytest
 from cuda_host import cuda_at
 
 from demitasse import Net
+from demitasse.cli import timing
 from demitasse.cli.timing import capture_status, measure_net, timing_table
 from demitasse.core.config import settings
 
@@ -77,6 +78,16 @@ def test_every_measurement_waits_for_the_device(project, monkeypatch):
     assert len(waits) - len(by_itself) == (2 + 3) * 4
 
 
+def test_nothing_else_runs_between_warming_up_and_measuring(project, monkeypatch):
+    ran = []
+    monkeypatch.setattr(timing, "peak", lambda device, dtype: ran.append("peak") or 1.0)
+    with Net("net.prototxt", "TRAIN", device="numpy") as net:
+        net.after_forward.append(lambda index: ran.append("layer"))
+        measure_net(net, 2)
+
+    assert ran.index("peak") == len(ran) - 1
+
+
 def test_callbacks_are_taken_back(project):
     with Net("net.prototxt", "TRAIN") as net:
         measure_net(net, 1)
@@ -138,9 +149,9 @@ def test_the_setting_stands_in_the_way(net):
 
 
 def test_it_stands_below_the_times_of_layers(net):
-    timing = measure_net(net, 1, backward=False)
+    timed = measure_net(net, 1, backward=False)
 
-    assert f"\n\n{capture_status(net)}\n\nTimes in ms." in timing_table(timing)
+    assert f"\n\n{capture_status(net)}\n\nTimes in ms." in timing_table(timed)
 
 
 def test_a_device_that_records_nothing_has_nothing_said(project):
