@@ -205,8 +205,8 @@ def compare(
 
 
 def _check_count(devices: Sequence[str | Device]) -> None:
-    if len(devices) < 2:
-        message = f"got devices {list(devices)}, expected two or more"
+    if isinstance(devices, str) or len(devices) < 2:
+        message = f"got devices {devices!r}, expected a list of two or more"
         raise NetError(message, code=ErrorCode.COUNT_MISMATCH, field="devices", got=len(devices))
 
 

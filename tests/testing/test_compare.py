@@ -109,6 +109,8 @@ def test_the_largest_number_has_units_in_the_last_place():
 def test_refusals(net):
     with expect_error(NetError, ErrorCode.COUNT_MISMATCH, field="devices", got=1):
         testing.compare(net, ["numpy"])
+    with expect_error(NetError, ErrorCode.COUNT_MISMATCH, field="devices", mentions="'cpu'"):
+        testing.compare(net, "cpu")
     with expect_error(DeviceError, mentions="tpu"):
         testing.compare(net, ["numpy", "tpu"])
 
