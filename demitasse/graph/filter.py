@@ -51,7 +51,8 @@ def filter_net(net: NetParameter) -> tuple[NetParameter, list[int]]:
                 f"layer {layer.name!r} has both include and exclude rules; "
                 "say either where it is or where it is not"
             )
-            faults.append(NetError(message, code=ErrorCode.CONFLICT, layer=layer.name))
+            details = {"layer": layer.name, "index": index}
+            faults.append(NetError(message, code=ErrorCode.CONFLICT, **details))
         rules = layer.include or layer.exclude
         if any(state_meets_rule(net.state, rule) for rule in rules) == bool(layer.include):
             kept.append(index)

@@ -108,7 +108,9 @@ def _check_states(
         try:
             view = NetView(net, state, base)
         except DemitasseError as error:
-            yield Finding("error", "rules", error.message, net.source)
+            index = error.details.get("index")
+            where = net.origin(index) if isinstance(index, int) else ""
+            yield Finding("error", "rules", error.message, where or net.source)
             return
         view.findings += view.missing()
         for rule in (*layer_rules.RULES, *data_rules.RULES):

@@ -1,5 +1,7 @@
 """What lint finds in nets, one test for each rule, and that it is quiet about sound ones."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -401,7 +403,9 @@ def test_a_net_for_one_phase_is_not_taken_for_a_broken_one(found):
 def test_rules_of_both_kinds_are_an_error(found):
     text = IP.replace("inner_product_param", "include { } exclude { } inner_product_param")
 
-    assert ("error", "rules") in codes(found(text))
+    [one] = [one for one in found(text) if one.code == "rules"]
+    assert one.severity == "error"
+    assert re.search(r"\.prototxt:\d+$", one.where)
 
 
 def test_a_weighted_top_that_is_read_is_warned_of(found):
