@@ -200,22 +200,25 @@ def assign_proto(proto: Message, name: str, val: Any) -> None:
             if isinstance(item, Mapping):
                 _assign_all(field.add(), item)
             else:
-                with _errors_of_field(name, item):
+                with _errors_of_field(known[name], item):
                     field.append(item)
     elif isinstance(val, Mapping):
         _assign_all(field, val)
     else:
-        with _errors_of_field(name, val):
+        with _errors_of_field(known[name], val):
             setattr(proto, name, val)
 
 
 @contextmanager
-def _errors_of_field(name: str, value: Any) -> Iterator[None]:
-    """Add the field and the value to protobuf's TypeError, which names neither."""
+def _errors_of_field(field: Any, value: Any) -> Iterator[None]:
+    """Add the field and the value to protobuf's error, which does not name both."""
     try:
         yield
-    except TypeError as error:
-        message = f"{name} cannot be {value!r}: {error}"
+    except (AttributeError, TypeError) as error:
+        message = f"{field.name} cannot be {value!r}: {error}"
+        if field.message_type is not None:
+            known = ", ".join(one.name for one in field.message_type.fields)
+            message = f"{field.name} cannot be {value!r}, expected a dict with keys of {known}"
         if isinstance(value, float) and value.is_integer():
             message += "; '/' gives fractions, '//' whole numbers"
         raise TypeError(message) from error

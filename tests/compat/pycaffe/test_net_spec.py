@@ -292,6 +292,15 @@ def test_a_value_that_a_field_cannot_have_is_named(field, value):
         top.to_proto()
 
 
+@pytest.mark.parametrize(
+    ("type_", "field", "value", "key"),
+    [("Input", "shape", [1, 3], "dim"), ("Convolution", "weight_filler", "xavier", "std")],
+)
+def test_a_message_wants_a_dictionary_of_its_fields(type_, field, value, key):
+    with expect_error(TypeError, mentions=[field, key]):
+        getattr(L, type_)(**{field: value}).to_proto()
+
+
 def test_fields_of_forks_are_named_with_the_fork():
     top = L.Lstm(L.Input(shape={"dim": 3}), lstm_param={"num_output": 3})
 
