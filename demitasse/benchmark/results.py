@@ -129,9 +129,9 @@ def write_page(
     page.table(head, rows, numbers=range(len(CASE_COLUMNS) - 1, len(head)))
     page.text(
         "The cases ran in turn in every round. Times are medians of synchronized passes; spread is "
-        "the interquartile range relative to the median. Memory is that of blobs, gradients and "
-        "parameters; moved is the traffic of a pass between host and device. The peak is the "
-        "device's speed in a large matrix product."
+        "the interquartile range relative to the median. Memory is that of blobs, gradients, "
+        "parameters, state, history and working memory; moved is the traffic of a pass between "
+        "host and device. The peak is the device's speed in a large matrix product."
     )
     for note in notes(results):
         page.text(note)
