@@ -162,3 +162,18 @@ def test_channels_by_themselves_are_turned_depthwise_convolutions(
     assert training == "false" or "depthwise" in step.backward_code
     for got, want in zip(*found, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
+def test_values_without_images_are_deconvolved_like_rows():
+    text = """
+      input: "x" input_shape { dim: 6 } force_backward: true
+      layer { name: "y" type: "Deconvolution" bottom: "x" top: "y" convolution_param {
+        axis: 0 num_output: 4 weight_filler { type: "msra" } } }
+    """
+    message = parse_text(text, NetParameter)
+    fast, portable = (Net(message, "TEST", device="cpu", seed=1, optimize=on) for on in (1, 0))
+    x = np.random.default_rng(0).normal(size=6)
+
+    got, want = results((fast, portable), x)
+
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

@@ -67,7 +67,7 @@ class OverlapKernels(ConvKernels):
         alone = op.group == 1 and all(n == 1 for n in op.dilation)
         pairs, most = list(zip(op.kernel, op.stride, strict=True)), BLOCK
         dense, whole = all(k >= s for k, s in pairs), all(k % s == 0 for k, s in pairs)
-        few = op.top[1] < most if whole else op.top[1] <= most // 2
+        few = case.x[1] < most if whole else case.x[1] <= most // 2
         message = "sums of windows give few channels of one group, without gaps"
         decline_if(op.after or not (images and alone and dense and few), message)
         self.op, self.tuning = op, kernel_tuning(case.engine, "overlap_add")
