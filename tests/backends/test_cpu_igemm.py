@@ -64,6 +64,17 @@ def test_deconvolutions_over_any_axes(filters, stride, axes, width):
 
 
 @WIDTH
+@pytest.mark.parametrize("pads", ["pad_b: 4 pad_r: 4", "pad_r: 6 stride: 3"])
+@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
+def test_single_taps_with_pads_after_the_image_alone(kind, pads, width):
+    fields = f"num_output: 24 kernel_size: 1 bias_term: false {pads}"
+    text = net(layer("c", kind, "x", "c", f"convolution_param {{ {fields} }}"), shape=(2, 64, 9, 8))
+
+    with tuned(width=width):
+        expect_same(text, ["c"])
+
+
+@WIDTH
 @pytest.mark.parametrize("axes", AXES)
 @pytest.mark.parametrize("then", ["", "ReLU", "ReLU6", "PReLU"])
 @pytest.mark.parametrize("filters", [12, 33])

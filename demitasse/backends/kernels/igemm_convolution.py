@@ -342,5 +342,8 @@ def filter_gradient(
 ) -> FilterGradient:
     """Return the gradients of filters and, with a ``bias``, of offsets."""
     pixels = schedule.taps == ((0, 0, 0),) and schedule.merged == 1 and not bias
+    sizes = zip((*x.shape[2:], x.planes), (*y.shape[2:], y.planes), schedule.step, strict=True)
+    inside = all((places - 1) * step < size for size, places, step in sizes)  # no pads after x
     many = schedule.channels >= min(schedule.filters, TILED_PANELS * schedule.panel)
-    return (TurnedGradient if pixels and many else FilterGradient)(schedule, x, y, kernel)
+    turned = pixels and inside and many
+    return (TurnedGradient if turned else FilterGradient)(schedule, x, y, kernel)
