@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import TypeGuard
 
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DataError, ErrorCode
@@ -133,6 +134,11 @@ def is_file(name: str | Path) -> bool:
         return Path(name).is_file()
     except OSError:
         return False
+
+
+def is_text(source: object) -> TypeGuard[str]:
+    """Return True for a prototxt in a string, which has lines or braces and names no file."""
+    return isinstance(source, str) and ("\n" in source or "{" in source) and not is_file(source)
 
 
 def is_folder(name: str | Path) -> bool:

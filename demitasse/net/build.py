@@ -16,7 +16,7 @@ from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.core.log import get_logger
 from demitasse.core.out_of_memory import with_location
-from demitasse.core.paths import is_file
+from demitasse.core.paths import is_text
 from demitasse.core.threads import Pool, wanted_threads
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, PrototxtError
 from demitasse.graph import (
@@ -58,7 +58,7 @@ def read_source(
         param.CopyFrom(source)
         upgrade_net(param)
         return ReadNet(param)
-    if isinstance(source, str) and ("\n" in source or "{" in source) and not is_file(source):
+    if is_text(source):
         return read_net_text(source, ignore_unknown_fields=ignore_unknown_fields)
     if not isinstance(source, (str, bytes, os.PathLike)):
         kind = type(source).__name__

@@ -66,7 +66,7 @@ class Solver:
     ``step`` and ``solve`` call.
 
     Args:
-        source: A solver's prototxt file or message.
+        source: A solver's prototxt file, its text, or message.
         type: "SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW", "LARS" or
             "LAMB"; None uses the type of ``source``.
         device: Device of the nets; None uses the configuration.

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from demitasse.core.paths import read_text
+from demitasse.core.paths import is_text, read_text
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.data.sources.source import Shard
-from demitasse.io.proto import SolverParameter, read_solver_params, upgrade_solver
+from demitasse.io.proto import SolverParameter, parse_text, read_solver_params, upgrade_solver
 from demitasse.layers.checks import nonfinite_fields
 from demitasse.training.evaluation import AP_VERSIONS
 from demitasse.training.lr_policies import check_policy
@@ -24,6 +24,8 @@ def read_fields(
 ) -> tuple[SolverParameter, Path | None]:
     """Return the fields of a solver, with the type if given, and the folder of its file."""
     folder = None
+    if is_text(source):
+        source = parse_text(source, SolverParameter, ignore_unknown_fields=ignore_unknown_fields)
     if isinstance(source, SolverParameter):
         param = SolverParameter()
         param.CopyFrom(source)

@@ -7,8 +7,9 @@ import pytest
 from expect_error import expect_error, expect_warning
 
 from demitasse import Net, Solver
-from demitasse.errors import ConfigError, DemitasseError, ErrorCode, ShapeError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode, PrototxtError, ShapeError
 from demitasse.io.proto import write_binary, write_text
+from demitasse.io.proto.write import text_of
 from demitasse.training import RULES
 
 STAGED = """
@@ -44,6 +45,16 @@ def test_a_type_that_is_given_wins_over_the_file(fields):
     assert solver.type == solver.param.type == "Adam"
     with expect_error(ConfigError, ErrorCode.UNKNOWN, field="type", got="Adamm"):
         Solver(fields(), type="Adamm")
+
+
+def test_a_solver_may_be_text(fields):
+    param = fields("max_iter: 7")
+
+    solver = Solver(text_of(param), type="Adam")
+
+    assert (solver.param.max_iter, solver.type) == (7, "Adam")
+    with expect_error(PrototxtError, ErrorCode.UNKNOWN, mentions="max_iters"):
+        Solver(f"{text_of(param)}\nmax_iters: 3")
 
 
 def test_sgd_is_the_default(fields):
