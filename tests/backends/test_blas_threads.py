@@ -1,5 +1,7 @@
 """How many threads numpy's BLAS has in a pass, and that it has its own again afterwards."""
 
+import subprocess
+import sys
 from threading import Barrier, Thread
 
 import numpy as np
@@ -23,6 +25,17 @@ def library():
     getattr(library, "clear_controlling_thread", lambda: None)()  # of threadpoolctl 3.8
     yield library
     library.set_num_threads(before)
+
+
+def test_libraries_of_others_are_left_alone():
+    text = """
+import cv2
+from demitasse.backends.numpy.products import blas
+print(*[one.filepath for one in blas()])"""
+    pytest.importorskip("cv2")
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == [one.filepath for one in blas()]
 
 
 @pytest.mark.parametrize("device", ["numpy", "readonly"])

@@ -9,6 +9,7 @@ rows.
 from __future__ import annotations
 
 import math
+import os
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from demitasse.backends.numpy.step import Engine
 from demitasse.backends.windows import ConvGeometry, Shape
+from demitasse.core.paths import real_path
 from demitasse.core.threads import wanted_threads
 
 BUDGET = 1 << 20  # elements of columns that are made at once
@@ -278,13 +280,18 @@ class Products:
 
 @cache
 def blas() -> list[Any]:
-    """Return numpy's BLAS libraries as they are controlled; none where that cannot be done."""
+    """Return numpy's BLAS libraries as they are controlled; none where that cannot be done.
+
+    Those of OpenCV and SciPy are left out, but where numpy has none of its own (conda).
+    """
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:
         return []
     controller = ThreadpoolController().select(user_api="blas", internal_api="openblas")
-    return list(controller.lib_controllers)
+    found = list(controller.lib_controllers)
+    folder = os.fspath(real_path(np.__file__).parent)  # or numpy.libs, beside it
+    return [one for one in found if one.filepath.startswith(folder)] or found
 
 
 def _set_threads(library: Any, count: int) -> None:
