@@ -118,8 +118,7 @@ def test_snapshot_and_weights_together_are_wrong_usage(trained, run):
 @pytest.mark.parametrize(
     ("flags", "named"),
     [("--snapshot a.solverstate --force --exact", "--exact"), ("--logger foo:bar", "'foo:bar'"),
-     ("--logger jsonl:", "'jsonl:'"), ("--early_stopping loss --min_delta -1", "--min_delta"),
-     ("--patience 3", "--early_stopping"), ("--min_delta 0.1", "--early_stopping")],
+     ("--logger jsonl:", "'jsonl:'"), ("--early_stopping loss --min_delta -1", "--min_delta")],
 )  # fmt: skip
 def test_flags_that_cannot_be_are_wrong_usage(project, run, flags, named):
     result = run(f"train --solver solver.prototxt {flags}")

@@ -42,9 +42,6 @@ Outcome = tuple[bool, list[Path]]
 Train = Callable[["Communicator | None", "FaultTolerantRun | None"], Outcome]
 """Function of the communicator, None for a single process, and of the fault-tolerant run."""
 
-PATIENCE = 5
-"""Tests without an improvement after which a run ends early, by default."""
-
 FIRST_WORD = 3.0
 """Seconds in which a failed process can abort all others, before the others abort."""
 
@@ -265,7 +262,7 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     "--early_stopping", "End the run when this output of the tests stops improving.",
     metavar="OUTPUT",
 )  # fmt: skip
-@option("--patience", "Number of tests without improvement that end the run.", POSITIVE, PATIENCE)
+@option("--patience", "Number of tests without improvement that end the run.", POSITIVE, 5)
 @option(
     "--min_delta", "Least improvement that counts, for --early_stopping. [default: 0]",
     options.FLOAT, default=0.0,
@@ -309,8 +306,6 @@ def train_command(
         fail("got --force and --exact, expected one of them")
     if histograms is not None and not loggers:
         fail("--histograms needs --logger")
-    if not early_stopping and (patience != PATIENCE or min_delta):
-        fail("--patience and --min_delta need --early_stopping")
     if early_stopping and min_delta < 0:
         fail(f"got --min_delta {min_delta:g}, expected at least 0")
     from demitasse.cli.progress import train_progress
