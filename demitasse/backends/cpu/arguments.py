@@ -47,7 +47,7 @@ class Argument(ABC):
 class Derived:
     """Something that is made from arguments, and made again after each change of one of them.
 
-    A recording in which it is used as it is holds for these contents of the sources alone.
+    A recording that reuses the array requires unchanged sources at each replay.
 
     Args:
         make: Makes it; takes the arrays of all sources.

@@ -27,7 +27,7 @@ def registerLayer(type: str, cls: type) -> None:
 
 
 def unregisterLayer(type: str) -> None:
-    """Forget the last class that was registered for a type."""
+    """Remove the last registered class of a type."""
     if not classes.get(type, [])[1:]:
         classes.pop(type, None)
     else:
@@ -50,7 +50,7 @@ class OwnLayer(UserLayer):
     """Calls the object of a registered class."""
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        """Make the object, of the fields of the layer's messages."""
+        """Make the object from the fields of the layer."""
         messages = [value for _, value in self.layer_param.ListFields()]  # type: ignore[union-attr]
         params = {
             field.name: list(value) if hasattr(value, "append") else value
