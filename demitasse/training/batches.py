@@ -60,8 +60,8 @@ def _arrays(inputs: list[str], data: Any, labels: Any, device: Device) -> Batch 
         given = data if labels is None else (data, labels)
         arrays = _by_input(inputs, given, device)
         lengths = {name: len(array) if array.shape else None for name, array in arrays.items()}
-        if len(set(lengths.values())) > 1 or None in lengths.values():
-            message = f"got arrays of different lengths: {lengths}"
+        if len({*lengths.values()}) > 1 or not all(lengths.values()):
+            message = f"got arrays of lengths {lengths}, expected one length above 0"
             raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=lengths)
         return arrays
     if isinstance(data, Iterable) and not isinstance(data, (str, bytes)):

@@ -158,6 +158,8 @@ def test_data_without_rows_of_one_length_are_refused(rows):
 def test_arrays_of_different_lengths_are_refused(data):
     with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH):
         solver().fit(data[0], data[1][:5])
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH):
+        solver().fit(data[0][:0], data[1][:0])
 
 
 def test_a_net_with_data_layers_is_not_fitted(data):
