@@ -154,9 +154,9 @@ class Solver:
         allreduce: AllReduce | None = None,
         overlap: bool = False,
     ) -> None:
-        self.param, folder = read_fields(source, type, ignore_unknown_fields)
+        self.param, file = read_fields(source, type, ignore_unknown_fields)
         rule = find_rule(self.param.type)
-        with locate_fields(None if isinstance(source, SolverParameter) else Path(source)):
+        with locate_fields(file):
             check_fields(self.param, rule)
         check_options(self.param, keep_last, early_stopping, Shard(rank, world_size))
         communicator = LocalCommunicator() if communicator is None else communicator
@@ -179,7 +179,8 @@ class Solver:
             seed = communicator.broadcast_object(
                 secrets.randbits(31) if asked_seed < 0 else asked_seed
             )
-        base = folder if base_dir is None else Path(base_dir)
+        base = file.parent if base_dir is None and file is not None else base_dir
+        base = None if base is None else Path(base)
         options: dict[str, Any] = {
             "device": device, "dtype": dtype, "optimize": optimize, "rank": rank,
             "world_size": world_size, "ignore_unknown_fields": ignore_unknown_fields,

@@ -22,8 +22,8 @@ EVAL_TYPES = ("classification", "detection")
 def read_fields(
     source: str | os.PathLike[str] | SolverParameter, type: str | None, ignore_unknown_fields: bool
 ) -> tuple[SolverParameter, Path | None]:
-    """Return the fields of a solver, with the type if given, and the folder of its file."""
-    folder = None
+    """Return the fields of a solver, with the type if given, and its file if it is one."""
+    file = None
     if is_text(source):
         source = parse_text(source, SolverParameter, ignore_unknown_fields=ignore_unknown_fields)
     if isinstance(source, SolverParameter):
@@ -32,10 +32,10 @@ def read_fields(
         upgrade_solver(param)
     else:
         param = read_solver_params(source, ignore_unknown_fields=ignore_unknown_fields)
-        folder = Path(source).parent
+        file = Path(source)
     if type is not None:
         param.type = type
-    return param, folder
+    return param, file
 
 
 def check_fields(param: SolverParameter, rule: UpdateRule) -> None:

@@ -55,6 +55,9 @@ def test_a_solver_may_be_text(fields):
     assert (solver.param.max_iter, solver.type) == (7, "Adam")
     with expect_error(PrototxtError, ErrorCode.UNKNOWN, mentions="max_iters"):
         Solver(f"{text_of(param)}\nmax_iters: 3")
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="iter_size") as caught:
+        Solver(f"{text_of(param)}\niter_size: 0")
+    assert "base_lr" not in str(caught.value)  # the text is no place
 
 
 def test_sgd_is_the_default(fields):
