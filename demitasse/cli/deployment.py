@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from demitasse.cli.card_builder import CardRequest, build_card
 from demitasse.core.atomic import atomic_write, write_bytes
 from demitasse.core.log import get_logger
-from demitasse.core.paths import check_exists, is_file, resolve_path
+from demitasse.core.paths import is_file, resolve_path
 from demitasse.core.text import command_line
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.inference.cards.card import CHANNELS, Card
@@ -99,15 +99,11 @@ def _as_caffe_files(files: ModelFiles) -> Iterator[ModelFiles]:
     if files.net.suffix != ONNX:
         yield files
         return
-    from demitasse.interop.onnx_import import import_onnx
+    from demitasse.cli.evaluation import imported_net
 
-    check_exists(files.net)
     with TemporaryDirectory(prefix="demitasse-") as folder:
         net, weights = Path(folder, "net.prototxt"), Path(folder, "net.caffemodel")
-        done = import_onnx(files.net, net, weights, device="numpy")
-        for note in done.notes:
-            log.info("%s: %s", files.net, note)
-        done.net.close()
+        imported_net(files.net, net, weights, device="numpy").close()
         card = None if files.card is None else replace(files.card, net=net, weights=(weights,))
         yield ModelFiles(net, (weights,), card)
 

@@ -89,10 +89,15 @@ def open_net(path: Path, phase: str, *, device: str | None, **options: Any) -> N
     """Return the net in a prototxt, with options of ``Net``; or in an ONNX file, of phase TEST."""
     if path.suffix != ONNX:
         return Net(path, phase, device=device, **options)
+    return imported_net(path, device=device)
+
+
+def imported_net(path: Path, *files: Path, device: str | None) -> Net:
+    """Return the net of an ONNX file, also written to ``files``, and log notes on the import."""
     from demitasse.interop.onnx_import import import_onnx
 
     check_exists(path)
-    done = import_onnx(path, device=device)
+    done = import_onnx(path, *files, device=device)
     for note in done.notes:
         log.info("%s: %s", path, note)
     return done.net

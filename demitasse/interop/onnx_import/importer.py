@@ -152,7 +152,7 @@ def import_onnx(
         raise error.at(str(source)) from None
     net = Net(builder.message, phase="TEST", device=device)
     _set_weights(net, read, builder)
-    builder.notes += _batch_notes(read, source, net, builder.blobs)
+    builder.notes += _batch_notes(read, net, builder.blobs)
     result = Imported(source, [], net, dict(builder.blobs), builder.notes)
     if check:
         result.compare().check_agreement(f"the net disagrees with {source}", "float32")
@@ -162,24 +162,21 @@ def import_onnx(
     return result
 
 
-def _batch_notes(read: Model, source: Path, net: Net, blobs: Mapping[str, str]) -> list[str]:
+def _batch_notes(read: Model, net: Net, blobs: Mapping[str, str]) -> list[str]:
     """Return a note if the net does not follow the model to a larger batch.
 
     The first of one item, for example, is the whole batch, and needs no layer.
     """
-    have = {one.name: one.shape for one in read.inputs}
-    more = {name: (have[name][0] + 1, *have[name][1:]) for name in read.free}
-    other = read_model(source, have | more, None) if more else read
-    if not more or other.faults:
+    if not read.larger:
         return []
     names = [name for name, value in read.values.items() if name in blobs and value.shape]
     try:
-        net.reshape(more)
-        odd = [name for name in names if net.blobs[blobs[name]].shape != other.values[name].shape]
+        net.reshape({name: read.larger[name] for name in read.free})
+        odd = [name for name in names if net.blobs[blobs[name]].shape != read.larger[name]]
     except DemitasseError as error:
         return [f"for another batch, import again: {error.message}"]
     finally:
-        net.reshape({name: have[name] for name in more})
+        net.reshape({name: read.values[name].shape for name in read.free})
     return [f"for another batch, import again: {one!r} has another shape there" for one in odd[:1]]
 
 

@@ -136,21 +136,25 @@ class Model:
         nodes: Nodes that the outputs need, in order, without folded ones.
         faults: Node that cannot be read -> the reason.
         free: Inputs whose first size is free.
+        larger: The shapes of all values for one item more in these inputs; empty if there are none,
+            or if the nodes do not allow more.
+
+    Args:
+        constants: The initializers by name.
     """
 
     def __init__(
-        self, message: Any, shapes: Mapping[str, Shape], batch: int | None, onnx: Any
-    ) -> None:
+        self, message: Any, constants: Mapping[str, Tensor], shapes: Mapping[str, Shape],
+        batch: int | None, onnx: Any,
+    ) -> None:  # fmt: skip
         self._onnx, graph = onnx, message.graph
         self.free: list[str] = []
+        self.larger: dict[str, Shape] = {}
         self.name = graph.name
         self.opset = next((one.version for one in message.opset_import if not one.domain), 1)
         self._ir = message.ir_version
         self._imports = list(message.opset_import)
-        self.values = {
-            one.name: _constant_tensor(one.name, onnx.numpy_helper.to_array(one))
-            for one in graph.initializer
-        }
+        self.values = dict(constants)
         self.inputs = [
             self._input(one, shapes, batch) for one in graph.input if one.name not in self.values
         ]
@@ -173,15 +177,15 @@ class Model:
         """Return an input with a known shape."""
         tensor = info.type.tensor_type
         dtype = self._dtype(tensor.elem_type)
-        if not all(one.dim_value > 0 for one in tensor.shape.dim[:1]):
-            self.free.append(info.name)
-        given = shapes.get(info.name)
-        if given is not None:
-            return Tensor(info.name, tuple(given), dtype)
         sizes = [
             one.dim_value if one.HasField("dim_value") and one.dim_value > 0 else None
             for one in tensor.shape.dim
         ]
+        if sizes[:1] == [None]:
+            self.free.append(info.name)
+        given = shapes.get(info.name)
+        if given is not None:
+            return Tensor(info.name, tuple(given), dtype)
         if sizes and (sizes[0] is None or batch is not None):
             sizes[0] = int(batch or 1)
         if not tensor.HasField("shape") or None in sizes:
@@ -328,7 +332,19 @@ def read_model(path: Path, shapes: Mapping[str, Shape], batch: int | None) -> Mo
         raise DataError(fault, str(path), code=ErrorCode.UNREADABLE)
     try:
         _check_names(message.graph, path)
-        return Model(inline_functions(message), shapes, batch, onnx)
+        message = inline_functions(message)
+        constants = {
+            one.name: _constant_tensor(one.name, onnx.numpy_helper.to_array(one))
+            for one in message.graph.initializer
+        }
+        model = Model(message, constants, shapes, batch, onnx)
+        if model.free:
+            more = {one.name: one.shape for one in model.inputs}
+            more |= {name: (more[name][0] + 1, *more[name][1:]) for name in model.free}
+            larger = Model(message, constants, more, None, onnx)
+            if not larger.faults:
+                model.larger = {name: value.shape for name, value in larger.values.items()}
+        return model
     except NetError as error:
         raise error.at(str(path)) from None
     except (ConfigError, DataError):
