@@ -299,10 +299,14 @@ class Net:
     def to_proto(self, write_diff: bool = False) -> NetParameter:
         """Return the message of the net as built, with its parameters and, if asked, gradients."""
         proto = NetParameter(name=self.name, layer=self.structure.layer_messages())
-        with self.lock if self.phase == "TRAIN" else nullcontext():
+        with self._steady_parameters():
             for layer, message in zip(self.layers, proto.layer, strict=True):
                 message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
         return proto
+
+    def _steady_parameters(self) -> AbstractContextManager[object]:
+        """Return the lock of a net whose parameters a solver may change; else a null context."""
+        return self.lock if self.phase == "TRAIN" else nullcontext()
 
     def source_message(self) -> NetParameter:
         """Return a copy of the message that the net was made from, in its current form."""
@@ -723,7 +727,7 @@ class Net:
             keep_blobs=self._kept, rank=self._context.rank if rank is None else rank,
             world_size=self._context.world_size, verify=self.verify,
         )  # fmt: skip
-        with self.lock if self.phase == "TRAIN" else nullcontext():
+        with self._steady_parameters():
             for mine, theirs in zip(self.learnable_params, copy.learnable_params, strict=True):
                 theirs.copy_from(mine)
         copy.passes = self.passes

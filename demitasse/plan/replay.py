@@ -168,7 +168,7 @@ class Replay:
             recording: Recording = self._trace(recorder, work, memories, numbers)
         else:
             recording = recorder.record(work)
-        guard.record_effects(getattr(recording, "reused", ()))
+        guard.record_effects(getattr(recording, "reused", ()))  # recordings of calls have it
         followed = self._entries if any(one.binding.backward for one in self._entries) else ()
         executed = [(entry, entry.executed_step, entry.executed_group) for entry in followed]
         recorded = Recorded(recording, guard, transfers.reorders_here - before, executed)

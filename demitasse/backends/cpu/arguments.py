@@ -342,6 +342,11 @@ def rounded_ends(
     return read, rounded_output(at, target.blob, target.layout, groups, [read])
 
 
+def rounded_addend(target: OutputArg, other: Operand, groups: int = 1) -> PreferredArg:
+    """Return a blob that is added to a target, in its layout; bfloat16 is preferred."""
+    return PreferredArg(other, target.layout, rounded(target.layout, groups))
+
+
 def written_layout(
     layouts: Layouts, memory: Memory, shape: tuple[int, ...], *, bf16: bool = False
 ) -> Layout:

@@ -26,6 +26,7 @@ from demitasse.backends.cpu.arguments import (
     PreferredArg,
     ScratchArg,
     Source,
+    rounded_addend,
     rounded_ends,
     written_layout,
 )
@@ -310,8 +311,7 @@ class AmxKernels(ConvKernels):
         else:
             x = suitable_images(source.layout, 1, bf16=True)
         if other is not None:
-            best = layouts.rounded(operands.target.layout, one.op.group)
-            other = PreferredArg(other.blob, target.layout, best)
+            other = rounded_addend(target, other.blob, one.op.group)
         y = suitable_images(target.layout, 1, bf16=True)
         has = {"adds": other is not None, "slopes": operands.slopes is not None}
         make = partial(AmxConvolution, one, x, y, operands.then, **has)
@@ -344,8 +344,7 @@ class IgemmKernels(ConvKernels):
             source, target = self._rounded(source, target)
             x = volumes_of(source.layout, bf16=True)
             if other is not None:
-                best = layouts.rounded(target.layout, self.op.group)
-                other = PreferredArg(other.blob, target.layout, best)
+                other = rounded_addend(target, other.blob, self.op.group)
         else:
             source = PreferredArg(source.blob, source.layout, diff=source.diff)
         y = volumes_of(target.layout, bf16=True)

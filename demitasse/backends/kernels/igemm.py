@@ -550,7 +550,9 @@ def _epilogue(
     k: Kernel, f: IgemmFields, place: Word, *, adds: bool, limited: bool, relu: bool, y_size: int
 ) -> Finish:
     """Return a function that writes offsets, what is added, and the rectifier, for a panel."""
-    load, _ = k.access(y_size)
+
+    def load(at: Word, some: Condition | None) -> Vector:
+        return k.load_bfloats(at) if y_size == HALF else k.load(at, some)
 
     def finish(
         sums: Sequence[Vector], places: Sequence[tuple[Word, int]], masks: Masks
@@ -562,7 +564,7 @@ def _epilogue(
         for total, (at, j) in zip(sums, places, strict=True):
             value = total + offsets[j]
             if adds:
-                value += load(at + (f.added - f.y.at), *[masks[j]] * (y_size == FLOAT))
+                value += load(at + (f.added - f.y.at), masks[j])
             values.append(then[j](value))
         return values
 

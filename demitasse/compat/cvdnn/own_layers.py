@@ -28,10 +28,10 @@ def registerLayer(type: str, cls: type) -> None:
 
 def unregisterLayer(type: str) -> None:
     """Remove the last registered class of a type."""
-    if not classes.get(type, [])[1:]:
-        classes.pop(type, None)
-    else:
+    if len(classes.get(type, ())) > 1:
         classes[type].pop()
+    else:
+        classes.pop(type, None)
 
 
 def with_own_layers(net: NetParameter) -> NetParameter:

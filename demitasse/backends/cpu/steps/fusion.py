@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from demitasse.backends import ops
-from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import InputArg, OutputArg, PreferredArg, rounded_ends
+from demitasse.backends.cpu.arguments import InputArg, OutputArg, rounded_addend, rounded_ends
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
@@ -104,7 +103,7 @@ def separable(each: ConvStep, between: Chain, pixels: ConvStep, rest: Chain) -> 
     decline_if(not y.is_rows, "one pixel each; separable convolution takes rows of pixels")
     then, added = (rectifier_of(first.then), rectifier_of(second.then)), []
     if second.other is not None:
-        added = [PreferredArg(second.other, target.layout, layouts.rounded(pixels.y))]
+        added = [rounded_addend(target, second.other)]
     (windows, before), (weight, after) = each.folded(first), pixels.folded(second)
     before = before or folded_offsets(engine, each.maps[1], ())
     after = after or folded_offsets(engine, pixels.maps[1], ())
