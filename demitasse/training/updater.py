@@ -94,12 +94,14 @@ class RepeatedUpdate(NamedTuple):
     Attributes:
         moved: Indices of the parameters.
         forms: What is computed for each.
+        memories: The memories that it was prepared for.
         coefficients: Those of the present iteration, which a replay reads.
         replay: The replay.
     """
 
     moved: tuple[int, ...]
     forms: Hashable
+    memories: list[SyncedMemory]
     coefficients: Array
     replay: Replay
 
@@ -173,10 +175,10 @@ class Updater:
         if found is None or recorder is None:
             kernels.apply(self._pieces(updates))
             return
-        (coefficients, forms), moved = found, self.moved()
-        if self._repeated is None or self._repeated[:2] != (moved, forms):
-            replay = Replay((), recorder, self._memories)
-            self._repeated = RepeatedUpdate(moved, forms, coefficients, replay)
+        (coefficients, forms), moved, memories = found, self.moved(), self._memories()
+        if self._repeated is None or self._repeated[:3] != (moved, forms, memories):
+            replay = Replay((), recorder, lambda: memories)
+            self._repeated = RepeatedUpdate(moved, forms, memories, coefficients, replay)
         repeated = self._repeated
         repeated.coefficients[...] = coefficients
         for index in moved:

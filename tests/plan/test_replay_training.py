@@ -228,6 +228,12 @@ def write_through_a_view(solver, turn):
     solver.view[...] *= np.float32(0.9)
 
 
+def share_weights_with_a_clone(solver, turn):
+    if turn == 6:
+        solver.clone = solver.net.clone()
+        solver.net.share_trained_layers_with(solver.clone)
+
+
 def test_at_once_with_one_thread(monkeypatch, played):
     with settings.override(threads=1):
         check(monkeypatch, played, PLAIN)
@@ -237,7 +243,7 @@ def test_at_once_with_one_thread(monkeypatch, played):
     "between",
     [
         read_a_gradient, write_weights, write_a_gradient, backward_alone, load_a_history,
-        freeze_for_an_iteration, write_through_a_view,
+        freeze_for_an_iteration, write_through_a_view, share_weights_with_a_clone,
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("net", ["plain", "residual"])
