@@ -81,7 +81,18 @@ class Scenario:
             ("backward", v): run forward and backward;
             ("train", v): run forward and backward, and update the parameters;
             ("predict", v): call ``predict``;
-            ("other", v): run the companion net forward.
+            ("other", v): run the companion net forward;
+            ("tested", v): run a net for TEST forward that shares the parameters;
+            ("hook", v), ("thread", v): run forward with a callback, or in another thread;
+            ("beside", v): run forward while another thread runs the companion net;
+            ("ended", v), ("failing", v): end a pass at a layer by argument, or by an exception, and
+            run forward;
+            ("parts", v): run forward to a layer, and then the rest, for odd v after a change of
+            the layer's top;
+            ("edit", v): change a parameter in one of several ways;
+            ("snapshot", v), ("restore", v): keep and restore the state of a solver;
+            ("clone", 0): go on with a clone of the net;
+            ("jit", n), ("winograd", n): switch a setting off or on.
         shapes: Other shapes of the inputs.
         feed: "data" writes to the blobs' arrays, "set_input" calls that method.
         read_all: Whether all kept blobs are compared after each pass, or outputs alone, and the

@@ -450,6 +450,12 @@ def _sequence_net(rng: random.Random, size: str, train: bool, backward: bool) ->
 # -- passes --------------------------------------------------------------------------------------
 
 
+OF_SOLVERS = {
+    "edit", "jit", "other", "restore", "snapshot", "tested", "threads", "train", "winograd",
+}  # fmt: skip
+"""Actions beside a solver that trains the net."""
+
+
 def draw_scenario(rng: random.Random, b: NetBuilder, has_other: bool) -> Scenario:
     """Return passes for a net: several times, with threads changed, resized, moved."""
     keep: str | tuple[str, ...] | None = rng.choice((None, "outputs", "outputs", ()))
@@ -470,8 +476,10 @@ def draw_scenario(rng: random.Random, b: NetBuilder, has_other: bool) -> Scenari
     if run != "train":
         steps.append((run, 1))
     extras = rng.sample(
-        ("threads", "shape", "device", "other", "predict", "test"), rng.randint(0, 4)
-    )
+        ("threads", "shape", "device", "other", "predict", "test", "edit", "edit", "pass", "pass",
+         "setting", "clone", "state"),
+        rng.randint(0, 6),
+    )  # fmt: skip
     for extra in extras:
         match extra:
             case "threads":
@@ -487,11 +495,28 @@ def draw_scenario(rng: random.Random, b: NetBuilder, has_other: bool) -> Scenari
             case "predict" if not train:
                 steps += [("predict", 0), (run, 1), ("predict", 1)]
             case "test" if train:
-                steps += [("forward", 1), ("forward", 1)]
+                steps += [(rng.choice(("forward", "tested")), 1)] * rng.randint(1, 5)
+            case "edit":
+                first = rng.randint(0, 1000)
+                for number in range(first, first + rng.choice((1, 3, 6))):
+                    steps += [("edit", number), (run, 0)]
+            case "pass" if not backward:
+                action = rng.choice(("hook", "thread", "beside", "ended", "parts", "failing"))
+                number = rng.randint(0, 1000)
+                steps += [(action, number)] * rng.choice((1, 2, 5)) + [(run, 0), (run, 1)]
+            case "setting":
+                name = rng.choice(("jit", "winograd"))
+                steps += [(name, 0), (run, 0), (run, 1), (name, 1), (run, 0), (run, 1)]
+            case "state" if run == "train":
+                number = rng.randint(0, 1000)
+                steps += [("snapshot", number)] + [(run, 1)] * rng.choice((1, 4))
+                steps += [("restore", number), (run, 0), (run, 1)]
+            case "clone":
+                steps += [("clone", 0)] + [(run, rng.randint(0, 1))] * rng.choice((1, 2, 5))
     solver = ""
     if run == "train" and rng.random() < 0.3:
         solver = rng.choice(("SGD", "Nesterov", "Adam", "RMSProp", "AdaGrad"))
-        steps = [step for step in steps if step[0] in ("threads", "train", "other")]
+        steps = [step for step in steps if step[0] in OF_SOLVERS]
     return Scenario(
         phase="TRAIN" if train else "TEST",
         keep=keep,

@@ -12,16 +12,18 @@ alone, and for what was trained with them, since outputs are continuous function
 
 import gc
 import tempfile
+import threading
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import guarded_arrays
 import numpy as np
-from net_case import Case, Input, NetSpec
+from net_case import Case, Input, Layer, NetSpec
 
 import demitasse as dm
 
@@ -65,9 +67,25 @@ CANCELLED = 1e3
 of a bias before a normalisation is: what float32 leaves of it follows from no other number."""
 
 HUGE = 1e12
-"""Values beyond which nothing is compared; products of such overflow in float32."""
+"""Values beyond which nothing is compared, nor in later steps; their products overflow."""
+
+SWITCHES = ("jit", "winograd")
+"""Settings that a case may change."""
+
+WAYS = ("write", "assign", "flat", "held", "copy", "load", "share")
+"""How a parameter is changed."""
+
+PASSES = (
+    "backward", "beside", "ended", "failing", "forward", "hook", "parts", "predict", "thread",
+    "train",
+)  # fmt: skip
+"""Actions that run a pass of the net."""
 
 Arrays = dict[str, np.ndarray]
+
+
+class _EndError(Exception):
+    """A callback ends a pass."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +215,8 @@ class _Run:
         if fast:
             first = [value for action, value in scenario.steps if action == "threads"][:1]
             dm.settings.set("threads", int(first[0]) if first else 1)
+            for name in SWITCHES:
+                dm.settings.set(name, None)
         else:
             dm.settings.set("threads", 1)  # threads of BLAS that wait for others cost most of it
         self.options = options
@@ -210,7 +230,9 @@ class _Run:
         self.shape_number = -1
         self._set_parameters(self.net)
         self._disturb(self.net)
-        self.other = None
+        self.changed, self.donors = 0, []  # edits of parameters, and nets that share them
+        self.arrays, self.state = self._parameter_arrays(), None
+        self.other = self.tester = None
         if self.case.other is not None:
             self.other = dm.Net(
                 runs.other_path,
@@ -305,11 +327,31 @@ class _Run:
             case "device":
                 if self.fast:
                     self.net.to(value)
+                    self.arrays = self._parameter_arrays()
             case "shape":
                 self.shape_number = int(value)
+            case "jit" | "winograd":
+                if self.fast:
+                    dm.settings.set(action, bool(value))
+            case "clone":
+                if self.fast and self.solver is None:
+                    self.net = self.net.clone()
+                    self.arrays = self._parameter_arrays()
+            case "edit":
+                self._edit(int(value))
+            case "snapshot" if self.solver:
+                files = self.folder / f"{'fast' if self.fast else 'portable'}{value}"
+                self.state = self.solver.state_dict() if value % 2 else self.solver.snapshot(files)
+            case "restore" if self.state is not None:
+                if value % 2:
+                    self.solver.load_state_dict(self.state)
+                else:
+                    self.solver.restore(self.state[1])
             case "other":
                 if self.other is not None:
                     self._log_memo(("other", value), lambda: self._run_other(value))
+            case "tested":
+                self._log(self._tested(value))
             case "predict":
                 self._log_memo((action, value), lambda: self._predict(value))
             case "train" if self.case.scenario.solver:
@@ -329,7 +371,7 @@ class _Run:
 
     def _log_memo(self, key, act) -> None:
         """Log results; those of portable code are computed once, since they do not change."""
-        key = (*key, self.shape_number)
+        key = (*key, self.shape_number, self.changed)
         if self.fast:
             self._log(act())
         else:
@@ -412,6 +454,146 @@ class _Run:
         self.net.update()
         return results
 
+    def _hook(self, number: int) -> Arrays:
+        """Run forward while a callback reads the top of a layer."""
+        read = self.net.blobs[self._layer(number).tops[0]] if self.keep is None else None
+
+        def callback(_: int) -> None:
+            if read is not None:
+                read.data.sum()
+
+        self.net.after_forward.append(callback)
+        results = self._forward(number)
+        self.net.after_forward.remove(callback)
+        return results
+
+    def _thread(self, number: int) -> Arrays:
+        """Run forward in another thread."""
+        results: list[Arrays] = []
+        thread = threading.Thread(target=lambda: results.append(self._forward(number)))
+        thread.start()
+        thread.join()
+        return results[0]
+
+    def _beside(self, number: int) -> Arrays:
+        """Run forward while another thread runs the companion net."""
+        if self.other is None:
+            return self._forward(number)
+        found: list[Arrays] = []
+
+        def run() -> None:
+            found.extend(self._run_other(number + i) for i in range(4))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        results = self._forward(number)
+        thread.join()
+        others = {f"{name} {i}": one for i, each in enumerate(found) for name, one in each.items()}
+        return results | others
+
+    def _ended(self, number: int) -> Arrays:
+        """Run forward to a layer, and then all of it."""
+        self._give(number)
+        self.net.forward(end=self._layer(number).name)
+        return self._forward(number)
+
+    def _parts(self, number: int) -> Arrays:
+        """Run forward to a layer, write to its top, and run the rest."""
+        if self.case.scenario.keep is not None:
+            return self._ended(number)
+        self._give(number)
+        layer = self._layer(number)
+        self.net.forward(end=layer.name)
+        if number % 2:
+            self.net.blobs[layer.tops[0]].data[...] *= 0.75
+        following = self.net.layer_number(layer.name) + 1
+        if following < len(self.net.layers):
+            self.net.forward(start=following)
+        return self._results()
+
+    def _failing(self, number: int) -> Arrays:
+        """Run a pass that a callback ends, and then a whole one."""
+        at = self.net.layer_number(self._layer(number).name)
+
+        def callback(index: int) -> None:
+            if index == at:
+                raise _EndError
+
+        self._give(number)
+        self.net.after_forward.append(callback)
+        with suppress(_EndError):
+            self.net.forward()
+        self.net.after_forward.remove(callback)
+        return self._forward(number)
+
+    def _layer(self, number: int) -> Layer:
+        """Return a layer by a number, of those that the net has in its phase."""
+        layers = [one for one in self.case.net.layers if self.net.has_layer(one.name)]
+        return layers[(number * 7919 + self.case.seed) % len(layers)]
+
+    def _tested(self, number: int) -> Arrays:
+        """Run the net for TEST, which shares the parameters, as a solver's test nets do."""
+        net = self.solver.net if self.solver else self.net
+        if self.tester is None:
+            path = self.folder / "net.prototxt"
+            self.tester = dm.Net(path, phase="TEST", seed=1, **self.options)
+            self._disturb(self.tester)
+        self.tester.share_trained_layers_with(net)  # whose memories an edit replaces
+        for name, value in self._feed(number).items():
+            self.tester.set_input(name, value.astype(net.dtype))
+        self.tester.forward()
+        outputs = [name for name in self.tester.outputs if name in self.outputs]
+        return {f"tested {name}": np.array(self.tester.blobs[name].data) for name in outputs}
+
+    # -- parameters ------------------------------------------------------------------------------
+
+    def _parameter_arrays(self) -> list[np.ndarray]:
+        """Return the data of all parameters, as a user may hold them, if an edit writes there."""
+        numbers = [value for action, value in self.case.scenario.steps if action == "edit"]
+        if not self.fast or "held" not in {WAYS[number % len(WAYS)] for number in numbers}:
+            return []  # live views have code of their own
+        return [blob.data for blobs in self.net.params.values() for blob in blobs]
+
+    def _edit(self, number: int) -> None:
+        """Change a parameter, in one of the ways in which users do."""
+        self.changed += 1
+        kinds = {layer.name: layer.type for layer in self.case.net.layers}
+        places = [
+            (name, index)
+            for name, blobs in self.net.params.items()
+            for index in range(len(blobs))
+            if (kinds.get(name), index) != ("BatchNorm", 2)
+        ]
+        if not places:
+            return
+        rng = np.random.default_rng([self.case.seed, 77, number])
+        name, index = places[rng.integers(len(places))]
+        way, blob = WAYS[number % len(WAYS)], self.net.params[name][index]
+        value = blob.data * rng.uniform(0.5, 1.5, blob.shape).astype(np.float32)
+        donor = None
+        if self.fast and way in ("copy", "load", "share"):
+            donor = self.net.clone()
+            donor.params[name][index].data[...] = value
+        match way if self.fast else "write":
+            case "write":
+                blob.data[...] = value
+            case "assign":
+                blob.data = value
+            case "flat":
+                blob.data.reshape(-1)[: blob.count] = value.reshape(-1)
+            case "held":
+                blobs = [id(one) for blobs in self.net.params.values() for one in blobs]
+                self.arrays[blobs.index(id(blob))][...] = value
+            case "copy":
+                blob.copy_from(donor.params[name][index])
+            case "load":
+                donor.save(self.folder / "edited.caffemodel")
+                self.net.load(self.folder / "edited.caffemodel")
+            case "share":
+                self.donors.append(donor)
+                self.net.share_trained_layers_with(donor)
+                self.arrays = self._parameter_arrays()
+
     def _predict(self, number: int) -> Arrays:
         found = self.net.predict(self._feed(number))
         return {f"predicted {name}": np.array(found[name]) for name in self.outputs}
@@ -456,14 +638,15 @@ class _Run:
         path.write_text("\n".join(lines))
         self.solver = dm.Solver(path, keep_blobs=self.keep, seed=1, **self.options)
         self.net = self.solver.net
+        self.arrays = self._parameter_arrays()
         self._set_parameters(self.net)
         self._disturb(self.net)
 
     def finish(self) -> None:
         """Log what was not read yet: kept blobs and, after training, parameters."""
         ran = [action for action, _ in self.case.scenario.steps]
-        last = [action for action in ran if action not in ("threads", "device", "other", "shape")]
-        if last and last[-1] != "predict":
+        last = [action for action in ran if action in (*PASSES, "clone")]
+        if last and last[-1] not in ("predict", "clone"):
             if self.fast:
                 self.last = {name: np.array(self.net.blobs[name].data) for name in self.compared}
             self._log({name: self.last[name] for name in self.compared})
@@ -475,9 +658,11 @@ class _Run:
                     for index, blob in enumerate(blobs)
                 }
             )
-        for net in (self.solver or self.net, self.other):
+        for net in (self.solver or self.net, self.other, self.tester, *self.donors):
             if net is not None:
                 net.close()
+        for name in SWITCHES if self.fast else ():
+            dm.settings.set(name, None)
 
 
 def _parameter(rng: np.random.Generator, type_: str, index: int, shape) -> np.ndarray:
@@ -537,11 +722,12 @@ def _judge(runs: _Runs, want: _Log, got: _Log) -> Verdict:
         kind = f"refused by portable code alone {type(want.error).__name__}"
         verdict.failure = Failure(kind, f"{want.where}: {want.error}")
         return verdict
-    doubtful = []
+    doubtful, overflows = [], False
     scales = [_least_of(expected) for _, expected in want.steps]
     for number, ((where, expected), (_, found)) in enumerate(
         zip(want.steps, got.steps, strict=False)
     ):
+        overflows = overflows or any(map(_overflows, expected.values()))
         for name, array in found.items():
             verdict.arrays += 1
             wanted = expected[name]
@@ -553,13 +739,17 @@ def _judge(runs: _Runs, want: _Log, got: _Log) -> Verdict:
             scale = scales[number] if is_gradient else _least_value(runs.case, name)
             if is_gradient and _cancels(wanted, scale):
                 scale *= CANCELLED
-            if not np.isfinite(wanted).all() or np.abs(wanted).max(initial=0) > HUGE:
+            if overflows:
                 verdict.unclear += 1
             elif not _largest(array, wanted, scale) <= (GRADIENT_RTOL if is_gradient else RTOL):
                 doubtful.append((number, where, name))
     if doubtful:
         _weigh(runs, want, got, doubtful, verdict)
     return verdict
+
+
+def _overflows(array: np.ndarray) -> bool:
+    return not np.isfinite(array).all() or np.abs(array).max(initial=0) > HUGE
 
 
 def _weigh(runs, want, got, doubtful, verdict) -> None:
