@@ -270,6 +270,10 @@ class Net:
         if 0 in numbers:
             message = f"layer {INPUTS!r} is the inputs; name another layer"
             raise error(message, code=ErrorCode.INVALID, layer=INPUTS)
+        missing = [name for name in self._imported.inputs if name not in self._inputs]
+        if missing:
+            message = f"inputs {', '.join(missing)} are missing; call setInput for each"
+            raise error(message, code=ErrorCode.MISSING, blob=missing[0])
         if not self._ran and self._built is not None and self._built.own != self._imported.own():
             shapes = {name: values.shape for name, values in self._inputs.items()}
             self._built = self._imported.build(shapes, self._device, self._built)
@@ -281,10 +285,6 @@ class Net:
                 "pass the caffemodel to readNetFromCaffe"
             )
             raise error(message, code=ErrorCode.MISSING, layer=built.untrained[0])
-        missing = [name for name in self._imported.inputs if name not in self._inputs]
-        if missing:
-            message = f"inputs {', '.join(missing)} are missing; call setInput for each"
-            raise error(message, code=ErrorCode.MISSING, blob=missing[0])
         for name, values in self._inputs.items():
             built.net.set_input(name, values)
         results: dict[int, list[np.ndarray]] = {}

@@ -1,5 +1,7 @@
 """``cvdnn.Net`` does what ``cv2.dnn.Net`` does with small nets."""
 
+import re
+
 import numpy as np
 import pytest
 from expect_error import expect_error
@@ -553,6 +555,19 @@ def test_a_class_is_chosen_when_a_net_first_runs(request):
     np.testing.assert_array_equal(middle[1], middle[0][:, :, 2:-2, 2:-2])
     np.testing.assert_allclose((middle[0] - before[0])[0, :, 0, 0], [1, 4], rtol=1e-5)  # biases
     np.testing.assert_array_equal(outputs_of(waits)[1], middle[1])
+
+
+def test_a_class_may_be_registered_before_the_inputs_are_set(request):
+    text = re.sub(r"input_dim: \d+", "", CROPPED)
+    net = cvdnn.readNetFromCaffe(text.encode(), WEIGHTS)
+    assert net.getLayersShapes([(1, 1, 8, 8), (1, 1, 4, 4)])
+    request.getfixturevalue("crop_layer")
+
+    with expect_error(cvdnn.error, code=ErrorCode.MISSING, mentions="setInput"):
+        net.forward()
+    conv, crop, _ = outputs_of(net)
+
+    np.testing.assert_array_equal(crop, conv[:, :, 2:-2, 2:-2])
 
 
 def test_a_registered_type_may_be_unknown():
