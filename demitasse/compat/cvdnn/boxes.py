@@ -43,7 +43,17 @@ def NMSBoxes(
     """
     score_threshold, nms_threshold = score_threshold or 0.0, nms_threshold or 0.0
     eta, top_k = 1.0 if eta is None else eta, top_k or 0
-    boxes, values = _checked(bboxes, scores, score_threshold, nms_threshold, eta)
+    boxes = _box_array(bboxes)
+    values = np.asarray(scores, np.float32).reshape(-1)
+    if len(boxes) != len(values):
+        message = f"{len(boxes)} boxes have {len(values)} scores; each needs one"
+        raise error(message, code=ErrorCode.COUNT_MISMATCH, field="scores")
+    if score_threshold < 0 or nms_threshold < 0 or eta <= 0:
+        message = (
+            "score_threshold and nms_threshold must be 0 or more and eta above 0; they are "
+            f"{score_threshold}, {nms_threshold} and {eta}"
+        )
+        raise error(message, code=ErrorCode.OUT_OF_RANGE)
     order = np.argsort(-values, kind="stable")
     order = order[values[order] > np.float32(score_threshold)]
     if top_k > 0:
@@ -61,24 +71,22 @@ def NMSBoxes(
 
 @failing_as("NMSBoxesBatched")
 def NMSBoxesBatched(
-    bboxes: Boxes, scores: Numbers, class_ids: Sequence[int] | np.ndarray, score_threshold: float,
-    nms_threshold: float, eta: float = 1.0, top_k: int = 0,
+    bboxes: Boxes, scores: Numbers, class_ids: Sequence[int] | np.ndarray,
+    score_threshold: float | None, nms_threshold: float | None, eta: float | None = 1.0,
+    top_k: int | None = 0,
 ) -> np.ndarray | tuple[()]:  # fmt: skip
     """Return the indices of the boxes that ``NMSBoxes`` keeps in each class; see there.
 
-    Boxes of different classes are shifted apart by more than the largest coordinate.
+    Boxes of different classes are shifted apart by more than the largest coordinate, if positive.
     """
-    boxes, values = _checked(bboxes, scores, score_threshold, nms_threshold, eta)
+    boxes = _box_array(bboxes)
     classes = np.asarray(class_ids, np.float64).reshape(-1)
     if len(classes) != len(boxes):
         message = f"{len(boxes)} boxes have {len(classes)} class_ids; each needs one"
         raise error(message, code=ErrorCode.COUNT_MISMATCH, field="class_ids")
-    if not len(boxes):
-        return ()
-    apart = boxes.copy()
-    far = (boxes[:, :2] + boxes[:, 2:]).max() + 1
-    apart[:, :2] += (classes * far)[:, None]
-    return NMSBoxes(apart, values, score_threshold, nms_threshold, eta, top_k)
+    far = (boxes[:, :2] + boxes[:, 2:]).max(initial=0) + 1
+    apart = np.hstack([boxes[:, :2] + (classes * far)[:, None], boxes[:, 2:]])
+    return NMSBoxes(apart, scores, score_threshold, nms_threshold, eta, top_k)
 
 
 def array_or_empty(array: np.ndarray) -> np.ndarray | tuple[()]:
@@ -86,25 +94,13 @@ def array_or_empty(array: np.ndarray) -> np.ndarray | tuple[()]:
     return array if len(array) else ()
 
 
-def _checked(
-    bboxes: Boxes, scores: Numbers, score_threshold: float, nms_threshold: float, eta: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _box_array(bboxes: Boxes) -> np.ndarray:
+    """Return boxes as an array. Shape: (K, 4), float64."""
     boxes = np.asarray(bboxes, np.float64)
-    values = np.asarray(scores, np.float32).reshape(-1)
     if boxes.size and (boxes.ndim != 2 or boxes.shape[1] != 4):
         message = f"bboxes must be (K, 4): x, y, width and height; they are {boxes.shape}"
         raise error(message, code=ErrorCode.SHAPE_MISMATCH, field="bboxes")
-    boxes = boxes.reshape(-1, 4)
-    if len(boxes) != len(values):
-        message = f"{len(boxes)} boxes have {len(values)} scores; each needs one"
-        raise error(message, code=ErrorCode.COUNT_MISMATCH, field="scores")
-    if score_threshold < 0 or nms_threshold < 0 or eta <= 0:
-        message = (
-            "score_threshold and nms_threshold must be 0 or more and eta above 0; they are "
-            f"{score_threshold}, {nms_threshold} and {eta}"
-        )
-        raise error(message, code=ErrorCode.OUT_OF_RANGE)
-    return boxes, values
+    return boxes.reshape(-1, 4)
 
 
 def _overlaps(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:

@@ -87,6 +87,9 @@ def test_the_same_boxes_stay(seed):
 
     assert list(got) == list(cv2.dnn.NMSBoxes(boxes, scores, *options))
     assert list(by_class) == list(cv2.dnn.NMSBoxesBatched(boxes, scores, classes, *options))
+    outside = boxes - [100, 100, 0, 0]  # all coordinates are negative
+    by_class = cvdnn.NMSBoxesBatched(outside, scores, classes, *options)
+    assert list(by_class) == list(cv2.dnn.NMSBoxesBatched(outside, scores, classes, *options))
 
 
 @pytest.mark.parametrize(

@@ -63,3 +63,7 @@ def test_none_stands_for_the_default():
         cvdnn.NMSBoxes(BOXES, SCORES, None, None).tolist()
         == cvdnn.NMSBoxes(BOXES, SCORES, 0, 0).tolist()
     )
+    assert (
+        cvdnn.NMSBoxesBatched(BOXES, SCORES, [0, 1, 0], None, None, None, None).tolist()
+        == cvdnn.NMSBoxesBatched(BOXES, SCORES, [0, 1, 0], 0, 0).tolist()
+    )
