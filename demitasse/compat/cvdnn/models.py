@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from demitasse.compat.cvdnn import images
-from demitasse.compat.cvdnn.boxes import array_or_empty
+from demitasse.compat.cvdnn.boxes import WIDTH, array_or_empty
 from demitasse.compat.cvdnn.constants import DNN_PMODE_CROP_CENTER, DNN_PMODE_NULL
 from demitasse.compat.cvdnn.errors import also_named, error, failing_as
 from demitasse.compat.cvdnn.images import ScalarLike, as_scalar
@@ -188,7 +188,7 @@ class DetectionModel(Model):
         image; each an empty tuple without detections.
 
         Raises:
-            error: The last layer has another type, or see ``predict``.
+            error: The last layer or an output is of another kind, or see ``predict``.
         """
         del nmsThreshold
         last = self._net.getLayer(self._net.getLayerNames()[-1])
@@ -199,7 +199,14 @@ class DetectionModel(Model):
             )
             raise error(message, code=ErrorCode.UNSUPPORTED, layer=last.name, got=last.type)
         outputs = self.predict(frame)
-        rows = np.concatenate([output.reshape(-1, 7) for output in outputs])
+        for output in outputs:
+            if output.shape[-1] != WIDTH:
+                message = (
+                    f"an output is {output.shape}, detections have {WIDTH} numbers each; "
+                    f"call setOutputNames([{last.name!r}])"
+                )
+                raise error(message, code=ErrorCode.SHAPE_MISMATCH, got=output.shape)
+        rows = np.concatenate([output.reshape(-1, WIDTH) for output in outputs])
         rows = rows[rows[:, 2] >= np.float32(confThreshold)]
         size = self._params.size if self._has_info() else (frame.shape[1], frame.shape[0])
         return (

@@ -122,6 +122,19 @@ def test_detect_needs_a_net_that_detects():
         cvdnn.DetectionModel(net_of(MAPS)).detect(sample_image(4, 4))
 
 
+def test_detect_names_the_layer_to_ask_for_if_other_outputs_are_no_detections():
+    side = 'layer { name: "side" type: "Power" bottom: "data" top: "side" }'
+    before, found, after = IMAGE_DETECTOR.partition('layer {\n  name: "found"')
+    model = cvdnn.DetectionModel(net_of(before + side + found + after)).setInputScale(1 / 255)
+    image = sample_image(20, 30, 1)
+
+    with expect_error(cvdnn.error, ErrorCode.SHAPE_MISMATCH, mentions="setOutputNames(['found'])"):
+        model.detect(image)
+    classes, *_ = model.setOutputNames(["found"]).detect(image)
+
+    assert len(classes)
+
+
 def test_a_net_with_im_info_is_told_the_size():
     model = cvdnn.Model(net_of(WITH_INFO)).setOutputNames(["info"])
 
