@@ -15,6 +15,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from demitasse.blob import Blob
 from demitasse.compat.cvdnn.boxes import padded_detections
 from demitasse.compat.cvdnn.errors import also_named, error, failing_as
 from demitasse.compat.cvdnn.flops import layer_flops
@@ -50,14 +51,17 @@ class Layer:
     @property
     def blobs(self) -> tuple[np.ndarray, ...]:
         """Copies of the parameters. Assigned arrays replace them; a bias left out is 0."""
-        built = self._net._built
-        blobs = built.layer(self._number).blobs if built and self._number else ()
-        return tuple(blob.cpu_data().copy() for blob in blobs)
+        return tuple(blob.cpu_data().copy() for blob in self._params())
 
     @blobs.setter
     def blobs(self, values: Sequence[np.ndarray]) -> None:
         with failing_as("blobs"):
             self._net._replace_blobs(self, [np.asarray(value) for value in values])
+
+    def _params(self) -> Sequence[Blob]:
+        """Return the parameters; none of layer 0, or before the net is built."""
+        built = self._net._built
+        return built.layer(self._number).blobs if built and self._number else ()
 
     def outputNameToIndex(self, outputName: str) -> int:
         """Return the index of the output with this name; -1 if it does not exist."""
@@ -128,7 +132,7 @@ class Net:
     def _replace_blobs(self, layer: Layer, values: list[np.ndarray]) -> None:
         """Replace all parameters of a layer; shapes may differ by axes of length 1."""
         built = self._ready()
-        shapes = [blob.shape for blob in layer.blobs]
+        shapes = [blob.shape for blob in layer._params()]
         given = [value.shape for value in values]
         values += [np.zeros(shape) for shape in shapes[max(1, len(values)) :]]
         lengths = [[n for n in shape if n != 1] for shape in shapes]
@@ -145,26 +149,26 @@ class Net:
     @failing_as("getParam")
     def getParam(self, layer: LayerId, numParam: int = 0) -> np.ndarray:
         """Return a copy of a parameter of a layer."""
-        return self._param(self.getLayer(layer), numParam)
+        return self._param(self.getLayer(layer), numParam).cpu_data().copy()
 
     @staticmethod
-    def _param(layer: Layer, number: int) -> np.ndarray:
-        if not 0 <= number < len(layer.blobs):
-            message = f"layer {layer.name!r} has {len(layer.blobs)} parameters, none is {number}"
+    def _param(layer: Layer, number: int) -> Blob:
+        params = layer._params()
+        if not 0 <= number < len(params):
+            message = f"layer {layer.name!r} has {len(params)} parameters, none is {number}"
             raise error(message, code=ErrorCode.OUT_OF_RANGE, layer=layer.name, param=number)
-        return layer.blobs[number]
+        return params[number]
 
     @also_named(layerName="layer")
     @failing_as("setParam")
     def setParam(self, layer: LayerId, numParam: int, blob: np.ndarray) -> None:
         """Replace the values of a parameter of a layer; another shape is an ``error``."""
         info, values = self.getLayer(layer), np.asarray(blob)
-        shape = self._param(info, numParam).shape
-        if values.shape != shape:
+        param = self._param(info, numParam)
+        if values.shape != (shape := param.shape):
             message = f"parameter {numParam} of layer {info.name!r} is {shape}, got {values.shape}"
             raise error(message, code=ErrorCode.SHAPE_MISMATCH, layer=info.name, param=numParam)
-        params = self._ready().layer(self._imported.number(layer)).blobs
-        params[numParam].mutable_cpu_data()[...] = values
+        param.mutable_cpu_data()[...] = values
 
     def _image_size(self) -> tuple[int, int]:
         """Return width and height of the first input, in pixels; (0, 0) if it is not an image."""
