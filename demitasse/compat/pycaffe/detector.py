@@ -54,20 +54,21 @@ class Detector(Net):
         self, images_windows: Iterable[tuple[str, Iterable[Window]]]
     ) -> list[Detection]:
         """Return the net's first output for each window of image files."""
-        detections: list[Detection] = []
+        places: list[tuple[str, Window]] = []
         inputs = []
         name = self.inputs[0]
         for filename, windows in images_windows:
             image = io.load_image(filename)
             for window in windows:
                 inputs.append(self.transformer.preprocess(name, self.crop(image, window)))
-                detections.append({"window": window, "prediction": EMPTY, "filename": filename})
+                places.append((filename, window))
         if not inputs:
             return []
         predictions = self.forward_all(**{name: np.stack(inputs)})[self.outputs[0]]
-        for detection, prediction in zip(detections, predictions, strict=True):
-            detection["prediction"] = prediction
-        return detections
+        return [
+            {"window": window, "prediction": prediction, "filename": filename}
+            for (filename, window), prediction in zip(places, predictions, strict=True)
+        ]
 
     def detect_selective_search(self, image_fnames: Iterable[str]) -> list[Detection]:
         """Run the net on windows of image files that selective search proposes.
@@ -134,9 +135,6 @@ class Detector(Net):
         beyond = mean if swap is None else mean[np.argsort(swap)]
         beyond = beyond.transpose(to_image)
         self.crop_mean = beyond / self.transformer.raw_scale.get(name, 1.0)
-
-
-EMPTY = np.empty(0, np.float32)
 
 
 def _rounded(pixels: np.ndarray) -> np.ndarray:
