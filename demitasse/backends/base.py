@@ -373,9 +373,8 @@ class Backend(ABC):
         finally:
             del error  # whose traceback has this frame
 
-    def _failures(self, asked: int = 0) -> AbstractContextManager[None]:
-        """Convert errors of the library in a block that allocates ``asked`` bytes."""
-        del asked
+    def _failures(self) -> AbstractContextManager[None]:
+        """Convert errors of the library in a block."""
         return _NOTHING
 
     def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:

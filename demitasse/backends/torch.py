@@ -25,9 +25,7 @@ class TorchBackend(Backend):
 
     def __init__(self, index: str = "") -> None:
         super().__init__(index or self.default_index)
-        self._torch, why = _library()
-        if self._torch is None:
-            raise DeviceError(why, code=ErrorCode.UNAVAILABLE, package="torch")
+        self._torch = _library()
         self.xp = import_module("array_api_compat.torch")
         self.array_device = self._torch.device(self.index)
         self._on_host = self.array_device.type == "cpu"
@@ -35,8 +33,9 @@ class TorchBackend(Backend):
 
     @classmethod
     def devices(cls) -> list[str]:
-        torch, _ = _library()
-        if torch is None:
+        try:
+            torch = _library()
+        except DeviceError:
             return []
         found = ["torch:cpu"]
         for kind in ("cuda", "xpu"):
@@ -47,8 +46,11 @@ class TorchBackend(Backend):
 
     @classmethod
     def missing(cls) -> str:
-        _, why = _library()
-        return why or super().missing()
+        try:
+            _library()
+        except DeviceError as error:
+            return error.message
+        return super().missing()
 
     @contextmanager
     def enter(self) -> Iterator[None]:
@@ -59,7 +61,7 @@ class TorchBackend(Backend):
             yield
 
     @contextmanager
-    def _failures(self, asked: int = 0) -> Iterator[None]:
+    def _failures(self) -> Iterator[None]:
         """Convert PyTorch's out-of-memory errors to OutOfMemoryError."""
         try:
             yield
@@ -86,7 +88,7 @@ class TorchBackend(Backend):
 
     def asarray(self, host: np.ndarray) -> Array:
         self.dtype(host.dtype.name)
-        # the copy is PyTorch's own, writable and without negative strides
+        # PyTorch refuses negative strides, and warns of arrays that are not writable
         with self._failures():
             return self._torch.from_numpy(np.array(host, order="C")).to(self.array_device)
 
@@ -98,14 +100,15 @@ class TorchBackend(Backend):
 
     def scatter(self, values: Array, indices: Array, size: int) -> Array:
         result = self._torch.zeros(size, dtype=values.dtype, device=self.array_device)
-        if self._on_host and not values.requires_grad:  # PyTorch's own may let any value stand
+        # of several values for one index, PyTorch may keep any; numpy keeps the last one
+        if self._on_host and not values.requires_grad:
             result.numpy()[indices.numpy()] = values.numpy()
         else:
             result[indices] = values
         return result
 
     def scatter_add(self, rows: Array, indices: Array, size: int) -> Array:
-        if not self._on_host:  # there PyTorch's own adds up in an order that changes
+        if not self._on_host:  # on GPUs, index_add_ adds in an order that changes
             return super().scatter_add(rows, indices, size)
         result = self._torch.zeros((size, rows.shape[1]), dtype=rows.dtype)
         return result.index_add_(0, indices, rows)
@@ -204,10 +207,7 @@ class TorchBackend(Backend):
 
 def module_of(function: Any) -> Any:
     """Return a net function as a ``torch.nn.Module``; see ``Net.as_torch_module``."""
-    torch, why = _library()
-    if torch is None:
-        raise DeviceError(why, code=ErrorCode.UNAVAILABLE, package="torch")
-
+    torch = _library()
     base: Any = torch.nn.Module
 
     class NetModule(base):  # type: ignore[misc]
@@ -261,11 +261,12 @@ def module_of(function: Any) -> Any:
     return NetModule()
 
 
-def _library() -> tuple[Any, str]:
-    """Return PyTorch; or None and the reason why it is missing."""
+def _library() -> Any:
+    """Return PyTorch; raise DeviceError with advice if it cannot be imported."""
     try:
-        return import_module("torch"), ""
+        return import_module("torch")
     except Exception as error:  # whatever a broken installation raises
         absent = isinstance(error, ModuleNotFoundError) and error.name == "torch"
         install = 'PyTorch is not installed; pip install "demitasse[torch]"'
-        return None, install if absent else f"PyTorch cannot be imported: {error}"
+        why = install if absent else f"PyTorch cannot be imported: {error}"
+        raise DeviceError(why, code=ErrorCode.UNAVAILABLE, package="torch") from error

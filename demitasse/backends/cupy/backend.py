@@ -247,4 +247,5 @@ class CupyBackend(Backend):
         return Scope(self._cupy, self.pools)
 
     def _failures(self, asked: int = 0) -> Scope:
+        """Convert errors of CUDA in a block that allocates ``asked`` bytes."""
         return Scope(self._cupy, self.pools, asked) if asked else self._scope
