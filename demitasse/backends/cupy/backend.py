@@ -19,7 +19,7 @@ from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.failures import Scope
-from demitasse.backends.cupy.library.memory_pools import Pools, joules_of, pinned_memory, properties
+from demitasse.backends.cupy.library.memory_pools import Pools, joules_of, pinned_memory
 from demitasse.backends.cupy.library.nccl import NcclConnector
 from demitasse.backends.cupy.library.recorder import GraphRecorder
 from demitasse.backends.cupy.library.uploads import GpuUploader
@@ -100,9 +100,8 @@ class CupyBackend(Backend):
         return _Use(self, stream)
 
     def environment(self) -> dict[str, str]:
-        gpu = properties(int(self.index)).get("name", "")
         return {
-            "GPU": str(gpu),
+            "GPU": self.pools.gpu,
             "cupy": self._cupy.__version__,
             "cuDNN": (status().version if settings.get("cudnn") else "") or "none",
             "tf32": str(settings.get("tf32")),

@@ -203,10 +203,6 @@ class GpuStep(Step[Engine, O]):
         super().__init__(engine, op, at)
         decline_if(op.dtype not in DTYPES, f"{op.dtype}; kernels take {' and '.join(DTYPES)}")
 
-    def taken(self, blob: Operand) -> Operand:
-        """Return another blob as this Step's kernels take it."""
-        return self.form.blob(blob)
-
     def saved(self, name: str, shape: tuple[int, ...]) -> Saved:
         """Return the layer's internal blob of that name, in the dtype of this Step's blobs."""
         return self.at.saved(name, shape, array_dtype(self.dtype))

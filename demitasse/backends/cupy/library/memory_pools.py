@@ -42,8 +42,7 @@ class Pools:
     @property
     def gpu(self) -> str:
         """Name of the GPU, e.g. ``"NVIDIA H200"``."""
-        name = self.cupy.cuda.runtime.getDeviceProperties(self.device.id)["name"]
-        return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+        return str(properties(self.device.id)["name"])
 
     @property
     def total(self) -> int:

@@ -39,7 +39,7 @@ class RectifiedConvStep(GpuStep[ops.Conv]):
 
     def __init__(self, engine: Engine, conv: ConvStep, target: Operand) -> None:
         op = conv.op
-        super().__init__(engine, op, replace(conv.at, top=(conv.taken(target),)))
+        super().__init__(engine, op, replace(conv.at, top=(conv.form.blob(target),)))
         self.form = conv.form
         convolution = Convolution(
             "maps", conv.geometry(op), conv.dtype, bias=op.bias, relu=True, last=conv.last
