@@ -60,8 +60,8 @@ NO_NARROW_SUMS = 16  # part of the mode: products of 16 bits are added up in flo
 
 _SCALARS = {"float32": ("S", c_float), "float64": ("D", c_double)}
 
-_NARROW = {"half": 2, "bfloat16": 14}  # ``cudaDataType`` of cuBLAS by storage dtype
-_FLOAT = 0  # the same of float32
+TYPES = {"float32": 0, "half": 2, "bfloat16": 14}
+"""``cudaDataType`` by dtype."""
 
 COMPUTE_FLOAT, ANY_ALGORITHM = 68, -1
 
@@ -173,8 +173,7 @@ class CublasHandle:
             mode = (TF32_MATH if rounds else DEFAULT_MATH) | NO_NARROW_SUMS
             self._cublas.call("cublasSetMathMode", self._handle, mode)
             self._rounds = rounds
-        kind = _NARROW.get(product.dtype)
-        letter, scalar = ("", c_float) if kind else _SCALARS[product.dtype]
+        letter, scalar = _SCALARS.get(product.dtype, ("", c_float))
         m, n, k = product.m, product.n, product.k
         step_a, step_b, step_out = product.steps
         alpha, beta = byref(scalar(1.0)), byref(scalar(1.0 if product.accumulate else 0.0))
@@ -183,12 +182,14 @@ class CublasHandle:
         first = max(1, k if product.transpose_b else n)
         second = max(1, m if product.transpose_a else k)
         target = max(1, n)
-        if kind:
+        if not letter:  # 16 bits
+            kind = TYPES[product.dtype]
+            result = TYPES["float32"] if product.wide else kind
             self._cublas.call(
                 "cublasGemmStridedBatchedEx",
                 *sizes,
                 *(alpha, b, kind, first, step_b, a, kind, second, step_a),
-                *(beta, out, _FLOAT if product.wide else kind, target, step_out, product.batch),
+                *(beta, out, result, target, step_out, product.batch),
                 *(COMPUTE_FLOAT, ANY_ALGORITHM),
             )
             return

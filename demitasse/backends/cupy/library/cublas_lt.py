@@ -16,6 +16,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.cublas import (
     COMPUTE_FLOAT,
     CUBLAS_WORKSPACE,
+    TYPES,
     CudaLibrary,
     Product,
 )
@@ -25,7 +26,6 @@ from demitasse.errors import DeviceError
 if TYPE_CHECKING:
     from demitasse.backends.cupy.library.engine import Engine
 
-TYPES = {"float32": 0, "half": 2, "bfloat16": 14}  # ``cudaDataType`` by dtype
 COMPUTE_TF32 = 77
 
 TRANSPOSE_FIRST, TRANSPOSE_SECOND, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8  # attributes of products
