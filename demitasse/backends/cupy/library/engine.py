@@ -131,7 +131,6 @@ class Engine:
         self.most_blocks = 32 * int(properties["multiProcessorCount"])
         self.column_budget = min(self.column_budget, int(device.mem_info[1]) // 16)
         self._kernel = cache(self._compile)
-        self._cublas: Cublas | None = None
         self.in_flight = InFlightCopies()
 
     @property
@@ -373,6 +372,10 @@ class Engine:
             raise Declined(str(error)) from error
 
     @cached_property
+    def _cublas(self) -> Cublas:
+        return Cublas(load())
+
+    @cached_property
     def _cublas_lt(self) -> CublasLt:
         return CublasLt(load("cublasLt"))
 
@@ -406,8 +409,6 @@ class Engine:
         mine, home = self._local.handles, self.work_stream().ptr
         found = mine.find(home)
         if found is None:
-            if self._cublas is None:
-                self._cublas = Cublas(load())
             workspace = self._cupy.empty(CUBLAS_WORKSPACE, "uint8")
             place = (workspace.data.ptr, workspace.nbytes)
             found = mine.keep(home, (CublasHandle(self._cublas, place), workspace))
