@@ -108,7 +108,7 @@ class CupyBackend(Backend):
         }
 
     def empty_host(self, size: int, dtype: str) -> np.ndarray:
-        """Return zeros in pinned memory, or in ordinary memory where none can be had."""
+        """Return zeros in pinned memory, or in ordinary memory if pinning fails."""
         with self.array_device:
             host = pinned_memory(self._cupy, size, dtype)
         host[...] = 0

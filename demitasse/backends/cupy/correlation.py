@@ -50,7 +50,7 @@ class Chunk:
         self.height = g.group * g.height
         self.length = samples * g.map_plane
         self.alone = samples == 1
-        """True if it is one sample: its map is in the order of rows already."""
+        """True for one sample, whose map already has the order of rows."""
         rows, columns, many = g.maps // g.group, g.height, g.group
         product = partial(Product, dtype, batch=many, convolution=True)
         self.to_rows = product(rows, self.length, columns)
@@ -123,9 +123,9 @@ class PointwiseGradient:
 
     @staticmethod
     def pays(g: ConvGeometry) -> bool:
-        """Return whether it moves less memory than to lay out image and map in the order of rows.
+        """Return whether this moves less memory than image and map written in the order of rows.
 
-        That writes both of them; here, one weight is written for each sample.
+        Here, one weight is written for each sample.
         """
         if not g.window.is_pointwise or g.group != 1:
             return False
@@ -189,7 +189,7 @@ class Correlation:
         return "cuBLAS" if self.direct else "cuBLAS + col2im"
 
     def backward_code(self, results: Collection[Result]) -> str:
-        """Return what computes these products, in a word."""
+        """Return the name of the code that computes these products."""
         unfolds = "weight" in results and self._pointwise is None
         return "cuBLAS" if self.direct and not unfolds else "im2col + cuBLAS"
 
@@ -245,7 +245,7 @@ class Correlation:
                 chunk.fold(columns, target)
 
     def _make_room(self) -> None:
-        """Work on fewer samples at once where there is no room for the columns of as many."""
+        """Halve the samples of a chunk until scratch memory for its columns can be allocated."""
         while self.samples:
             try:
                 self._chunk(min(self.step, self.samples)).scratch()

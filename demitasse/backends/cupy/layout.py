@@ -1,8 +1,8 @@
 """Channels last: a private layout of blobs on a GPU, (N, *spatial, C) in place of (N, C, *spatial).
 
 cuDNN's engines for tensor cores compute in this layout, and convert other arrays twice in every
-convolution. With the setting ``channels_last``, convolutions write it, and the Steps behind them
-keep it where their kernels take it. All other code gets converted copies, or C order.
+convolution. With the setting ``channels_last``, convolutions write this layout, and later Steps
+keep it if their kernels support it. All other code gets converted copies, or C order.
 """
 
 from __future__ import annotations

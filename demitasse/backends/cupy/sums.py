@@ -15,7 +15,7 @@ from demitasse.backends.storage import ARRAYS, array_dtype, computed
 LEAST = 4096
 """Elements that a part has at least, unless its row has fewer; 8 for each thread of its block."""
 
-ENOUGH = 2048  # parts of all rows together that keep the largest GPU busy
+ENOUGH = 2048  # parts of all rows that keep the largest GPU busy
 
 PACKS = 8
 """Packs of adjacent channels that a block adds up with channels last; as in ``common.cuh``."""
@@ -117,10 +117,10 @@ class ChannelSums:
     ) -> None:
         """Write or add the sums of ``dy`` to ``flat``, and those of ``dy * x`` to ``along``.
 
-        Nothing is read or written where something is None; it must not be wanted then.
+        An array may be None if it was not wanted.
         """
         add = add_flags(flat, along)
-        # the kernels do not touch what stands for an array that is not there
+        # the kernels do not use placeholders for missing arrays
         x = dy if x is None else x
         totals = [None if total is None else total[0] for total in (flat, along)]
         if self.parts.one:

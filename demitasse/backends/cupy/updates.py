@@ -18,8 +18,8 @@ from demitasse.backends.updates import Piece, Update
 UNIT = 4096  # elements that a block works on at a time
 
 FIXED = 9
-"""Count of the numbers shared by all parameters. The last two are the scale, and the default of
-a guard where there is none."""
+"""Count of the numbers shared by all parameters. The last two are the scale, and the guard that is
+used without another one."""
 
 FIELDS = 6  # columns of the table of units
 
@@ -60,7 +60,7 @@ class Updates:
         table = self._table(parts, dtype)
         numbers = table.numbers.array
         scale, guard = common.scale, common.guard
-        if isinstance(scale, (int, float)):  # it is among the numbers
+        if isinstance(scale, (int, float)):  # one of the shared numbers
             scale = numbers[FIXED - 2 : FIXED - 1]
         if guard is None:
             guard = numbers[FIXED - 1 : FIXED]
@@ -96,7 +96,7 @@ class Updates:
         return partial(engine.row_blocks("update", "copies", dtype, count, UNIT, count), units)
 
     def clip_scale(self, total: Array, limit: float) -> Array:
-        """Return what gradients are multiplied with so that their norm is at most ``limit``.
+        """Return the factor that limits the norm of all gradients to ``limit``.
 
         Shapes: ``total``, the sum of their squares, () -> ().
         """
@@ -149,7 +149,7 @@ class PreparedUpdate:
         self._values: np.ndarray | None = None
 
     def write(self, updates: Sequence[Update]) -> None:
-        """Bring an iteration's numbers to the device: those of every parameter, in order."""
+        """Copy an iteration's numbers to the device, for every parameter in order."""
         if self._numbers is None:
             return
         if self._values is None or updates is not self._updates:
@@ -159,7 +159,7 @@ class PreparedUpdate:
         self._numbers.write(self._values)
 
     def queue(self) -> None:
-        """Queue the update, by the numbers that are on the device then."""
+        """Queue the update, which reads its numbers on the device."""
         if self._launch is not None:
             self._launch()
 

@@ -146,7 +146,7 @@ class Cublas(CudaLibrary):
 class CublasHandle:
     """cuBLAS on one device, for one thread at a time.
 
-    ``workspace`` is the address and the size in bytes of device memory that nothing else uses.
+    ``workspace`` is the address and the size in bytes of the handle's own device memory.
     """
 
     def __init__(self, cublas: Cublas, workspace: tuple[int, int]) -> None:
@@ -159,9 +159,9 @@ class CublasHandle:
     def use(self, stream: int) -> None:
         """Queue products on a stream from now on."""
         if stream != self._stream:
-            self._stream = None  # until both are set
+            self._stream = None  # in case a call fails
             self._cublas.call("cublasSetStream_v2", self._handle, stream)
-            # setting the stream takes the workspace away, so this comes after it
+            # after cublasSetStream, which resets the workspace
             self._cublas.call("cublasSetWorkspace_v2", self._handle, *self._workspace)
             self._stream = stream
 

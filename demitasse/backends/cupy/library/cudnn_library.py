@@ -1,7 +1,7 @@
-"""True if cuDNN and its frontend are installed and load, and which versions they are.
+"""Detection and versions of cuDNN and its frontend.
 
 The frontend is the Python package ``nvidia-cudnn-frontend``, imported as ``cudnn``; cuDNN itself is
-a library that comes in a package of its own. Neither needs a GPU to be loaded.
+a library in another package. Neither needs a GPU to be loaded.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ INSTALL = 'pip install "demitasse[cudnn13]" (cudnn12 for CUDA 12) brings both'
 
 @dataclass(frozen=True)
 class Status:
-    """Versions of cuDNN, e.g. ``"9.28.1"``, and its frontend; or why they are not loaded."""
+    """Versions of cuDNN, e.g. ``"9.28.1"``, and its frontend; or the reason of a failed import."""
 
     loaded: bool
     version: str = ""
@@ -26,7 +26,7 @@ class Status:
 
 @cache
 def status() -> Status:
-    """Return what is there; it is loaded by that, once in a process. Never raises."""
+    """Load cuDNN and its frontend, once in a process; return their status. Never raises."""
     try:
         frontend = import_module("cudnn")
     except Exception as error:  # a broken installation can raise anything

@@ -1,4 +1,4 @@
-"""True if cupy, a driver and GPUs are on this machine, and what to do about those that are not.
+"""Detection of cupy, a driver and GPUs, and advice about missing ones.
 
 Nothing here raises: having no GPU is no error.
 """
@@ -15,7 +15,15 @@ INSTALL = (
 
 @dataclass(frozen=True)
 class Detection:
-    """Versions of cupy, the CUDA it is built for and the driver's, or None; GPUs; and an error."""
+    """Result of ``look``.
+
+    Attributes:
+        cupy: Version of cupy, or None.
+        built_for: Version of CUDA that cupy is built for, or None.
+        driver: Latest version of CUDA that the driver runs, or None.
+        devices: Number of GPUs.
+        error: First line of the error that ended the search; empty without one.
+    """
 
     cupy: str | None = None
     built_for: str | None = None
@@ -45,7 +53,7 @@ def look() -> Detection:
 
 
 def advice(found: Detection) -> str:
-    """Say why there is no GPU to use and what to do."""
+    """Return the reason why no GPU can be used, and what to do."""
     if found.cupy is None:
         if found.error:
             return f"cupy is installed but cannot be imported ({found.error}); {INSTALL}"
@@ -57,7 +65,7 @@ def advice(found: Detection) -> str:
     if found.driver is None:
         return f"{has}, but no NVIDIA driver was found{because}"
     runs, needs = (int(text.partition(".")[0]) for text in (found.driver, found.built_for or "0"))
-    if runs < needs:  # drivers run every minor version of theirs
+    if runs < needs:  # a driver runs all minor versions of its major version
         return (
             f"{has}, but the NVIDIA driver runs CUDA {found.driver} at most; "
             f"update the driver, or install the cupy that fits it: {INSTALL}"

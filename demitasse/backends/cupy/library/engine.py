@@ -41,7 +41,7 @@ MOST_THREADS = 512
 ALIGNMENT = 256  # bytes that the beginning of every scratch array is a multiple of
 
 STREAMS = 4
-"""For how many streams a thread keeps scratch memory, and cuBLAS handles with their workspace."""
+"""Streams per thread that have scratch memory, and a cuBLAS handle with its workspace."""
 
 TILE = 32
 """Rows and columns that a block transposes at a time; ``SIDE`` in ``storage.cu``."""
@@ -75,8 +75,8 @@ THREADS = 256  # threads in a block of a kernel that has no rows
 PACK = 16  # bytes that a thread reads and writes at a time where arrays are aligned
 
 WIDE = 1 << 30
-"""Arrays of more elements than this are counted with 64 bits; far enough below 2^31 that adding
-the size of a grid does not overflow."""
+"""Most elements of an array that kernels index with 32 bits; far enough below 2^31 that adding the
+size of a grid does not overflow."""
 
 Launch = Callable[..., None]  # a kernel with its size and numbers fixed; called with its arrays
 
@@ -90,10 +90,10 @@ class Grid:
 
 
 class _Local(threading.local):
-    """Scratch memory and handles of each thread by stream.
+    """Scratch memory and handles of each thread, for its ``STREAMS`` last streams.
 
-    Those of streams that were not used for long go: what is queued on a stream keeps its memory,
-    which cupy's pool gives to later work on the same stream only.
+    Older entries are released although their stream may still use them: cupy's pool reuses memory
+    only for later work on the same stream.
 
     Attributes:
         home: The stream that a capture replaces, or None.
@@ -307,7 +307,7 @@ class Engine:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of working memory that this thread's Steps take turns with."""
+        """Bytes of scratch memory and workspaces that this thread's Steps share."""
         handles = (memory for _, memory in self._local.handles.values())
         return sum(int(memory.nbytes) for memory in (*self._local.scratch.values(), *handles))
 
@@ -317,7 +317,7 @@ class Engine:
         found = mine.find(home)
         if found is None or found.size < nbytes:
             found = None
-            mine.pop(home, None)  # first, so that its memory can be used again
+            mine.pop(home, None)  # releases the old memory before the allocation
             found = mine.keep(home, self._cupy.empty(max(nbytes, ALIGNMENT), "uint8"))
         return found
 
@@ -350,7 +350,7 @@ class Engine:
         self.upload(staged, array)
 
     def address(self, array: Array) -> int:
-        """Return where an array begins in the device's memory."""
+        """Return the address of an array in the device's memory."""
         return int(array.data.ptr)
 
     def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
@@ -390,7 +390,7 @@ class Engine:
         return self._cudnn.prepare(convolution, rival)
 
     def elapsed(self, work: Callable[[], None]) -> float:
-        """Return the milliseconds that the GPU takes for what ``work`` queues, once it is warm."""
+        """Return the mean time of queued work on the GPU, after a first run, in milliseconds."""
         work()
         begin, end = (self._cupy.cuda.Event() for _ in range(2))
         begin.record()
@@ -402,7 +402,7 @@ class Engine:
 
     @cached_property
     def _cudnn(self) -> Cudnn:
-        load()  # cuDNN takes the cuBLAS that is loaded, and ends the process where it finds none
+        load()  # cuDNN uses the loaded cuBLAS, and ends the process if none can be found
         return Cudnn(self, self._device.id)
 
     def _handle(self) -> CublasHandle:
@@ -455,9 +455,9 @@ class DeviceScalars:
         return self.array
 
     def write(self, values: np.ndarray) -> None:
-        """Bring numbers to the device, unless it has them. Shape: (count,)."""
+        """Copy numbers to the device, unless it has the same ones. Shape: (count,)."""
         bits = values.tobytes()
         if bits != self._held:
-            self._held = b""  # until they are there
+            self._held = b""  # in case the copy fails
             self._engine.put(values, self.array)
             self._held = bits

@@ -10,12 +10,12 @@ from demitasse.core.text import bytes_text
 from demitasse.errors import DeviceError, ErrorCode
 
 POOLED = 1 << 20
-"""Up to so many bytes pinned memory comes from cupy's pool, which rounds sizes up to a power of
-two; larger blocks, of which a net has few, come from the driver in the size they have."""
+"""Largest size in bytes of pinned memory from cupy's pool, which rounds sizes up to a power of two.
+The driver allocates larger blocks, of which a net has few, in their exact size."""
 
 
 def pinned_memory(cupy: Any, size: int, dtype: str) -> np.ndarray:
-    """Return a pinned array of the current GPU, or an ordinary one where none can be had.
+    """Return a pinned array of the current GPU, or an ordinary one if pinning fails.
 
     Shape: (size,), not initialised.
     """
@@ -74,7 +74,7 @@ class Pools:
             return int(self.cupy.get_default_memory_pool().get_limit())
 
     def limit_to(self, nbytes: int) -> None:
-        """Let the pool hold so much at most; 0 takes the limit away."""
+        """Set the pool's limit in bytes; 0 removes the limit."""
         with self.device:
             self.cupy.get_default_memory_pool().set_limit(size=nbytes)
 

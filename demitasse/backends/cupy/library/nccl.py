@@ -25,7 +25,7 @@ INSTALL = 'pip install "demitasse[nccl13]" (or nccl12)'
 
 
 def missing() -> str:
-    """Return why no GPUs can be connected, "" where they can; touches no GPU."""
+    """Return the reason why NCCL cannot be used, or ""; does not initialize CUDA."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # cupy's own, that the library is missing
@@ -36,7 +36,7 @@ def missing() -> str:
 
 
 def new_uid() -> bytes:
-    """Return a name for a group that is about to meet; touches no GPU, so a process may fork."""
+    """Return an identifier for a new group; does not initialize CUDA, so a process may fork."""
     why = missing()
     if why:
         raise ParallelError(why, code=ErrorCode.UNAVAILABLE, library="NCCL")
@@ -45,7 +45,7 @@ def new_uid() -> bytes:
         return bytes(nccl.get_unique_id())
 
 
-SUCCESS, NOT_READY = 0, 600  # answers of CUDA about an event
+SUCCESS, NOT_READY = 0, 600  # results of ``cudaEventQuery``
 
 
 class NcclConnector:
@@ -118,7 +118,7 @@ class Nccl:
         return self._cupy.cuda.Stream(non_blocking=True)
 
     def _trade(self, given: Sequence[Array], taken: Sequence[Array]) -> None:
-        """Give each member an array and take one of each."""
+        """Send one array to each member, and receive one from each."""
         if taken[self.rank].size:
             taken[self.rank][...] = given[self.rank]
         with self._at_work() as stream:
@@ -155,7 +155,7 @@ class Nccl:
         event, runtime = self._cupy.cuda.Event(disable_timing=True), self._cupy.cuda.runtime
         event.record(self._stream())
         end, pause = time.monotonic() + self._timeout, 0.0
-        # ``event.done`` says of a GPU that has failed that it is not done, which it never is
+        # ``event.done`` stays False on a GPU that has failed
         while (status := runtime.eventQuery(event.ptr)) != SUCCESS:
             if status != NOT_READY:
                 error = runtime.CUDARuntimeError(status)

@@ -47,7 +47,7 @@ class InFlightCopies:
 
 @dataclass
 class _DeviceBuffer:
-    """One-dimensional bytes and places of a batch on the GPU, and the event after the last read."""
+    """One-dimensional bytes and places of a batch on the GPU, and the event of the last read."""
 
     arrays: list[Array]
     used: Any = None
@@ -71,29 +71,31 @@ class GpuUploader:
         self._cupy, self._device, self._engine = cupy, device, engine
         self._stream = cupy.cuda.Stream(non_blocking=True)
         empty = cupy.empty
-        self._rooms = [_DeviceBuffer([empty(0, "uint8"), empty(0, "int32")]) for _ in range(2)]
+        self._buffers = [_DeviceBuffer([empty(0, "uint8"), empty(0, "int32")]) for _ in range(2)]
         self._mean: tuple[np.ndarray, Array] | None = None
 
     def send(self, pixels: ImageBatch) -> _Upload:
-        self._rooms.reverse()
-        room, stream = self._rooms[0], self._stream
+        self._buffers.reverse()
+        buffer, stream = self._buffers[0], self._stream
         hosts = pixels.bytes.reshape(-1), pixels.places.reshape(-1)
         with self._device:
             cuda = self._cupy.cuda
             for index, host in enumerate(hosts):
-                if room.arrays[index].size < host.size:
-                    room.arrays[index] = self._cupy.empty(host.size, host.dtype)
+                if buffer.arrays[index].size < host.size:
+                    buffer.arrays[index] = self._cupy.empty(host.size, host.dtype)
                     # after earlier uses of the memory on the current stream
-                    room.used = cuda.get_current_stream().record()
-            stream.wait_event(room.used)
-            for array, host in zip(room.arrays, hosts, strict=True):
+                    buffer.used = cuda.get_current_stream().record()
+            stream.wait_event(buffer.used)
+            for array, host in zip(buffer.arrays, hosts, strict=True):
                 array[: host.size].set(host, stream=stream)
             there = cuda.Event(disable_timing=True)
             there.record(stream)
-        self._engine.in_flight.add(there, (hosts, *room.arrays))
-        return _Upload(partial(self._unpack, room, pixels, there), there)
+        self._engine.in_flight.add(there, (hosts, *buffer.arrays))
+        return _Upload(partial(self._unpack, buffer, pixels, there), there)
 
-    def _unpack(self, room: _DeviceBuffer, pixels: ImageBatch, there: Event, target: Array) -> None:
+    def _unpack(
+        self, buffer: _DeviceBuffer, pixels: ImageBatch, there: Event, target: Array
+    ) -> None:
         """Queue the conversion of an uploaded batch to floats."""
         size, mean = pixels.bytes.size, (0, 0, 0) if pixels.mean is None else pixels.mean.shape
         numbers = (*pixels.shape[1:], *mean, float(pixels.scale))
@@ -102,10 +104,10 @@ class GpuUploader:
             stream.wait_event(there)
             dtype = str(target.dtype)
             centred = self._engine.elementwise("input", "centred", dtype, size, *numbers)
-            given: Array = target  # stands for no mean
+            given: Array = target  # placeholder, which the kernel does not read
             if pixels.mean is not None:
                 if self._mean is None or self._mean[0] is not pixels.mean:
                     self._mean = pixels.mean, self._engine.asarray(pixels.mean)
                 given = self._mean[1]
-            centred(*room.arrays, given, target)
-            room.used = stream.record()
+            centred(*buffer.arrays, given, target)
+            buffer.used = stream.record()

@@ -178,7 +178,7 @@ class SumStep(GpuStep[ops.Eltwise]):
         if self._pair:
             y = top.read() if self.own_backward else dy
             pairs = zip(at.bottom, at.propagate_down, strict=True)
-            # the kernel does not write what stands for an array that is not wanted
+            # the kernel does not write to placeholders for gradients that are not wanted
             grads = [blob.diff_buffer() if wanted else dy for blob, wanted in pairs]
             self._pair[kept](y, dy, *grads)
             return

@@ -110,7 +110,7 @@ class PairLossStep(GpuStep[ops.PairLoss]):
 
     def __init__(self, engine: Engine, op: ops.PairLoss, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_if(not op.count, "no elements; kernels divide by a number of some")
+        decline_if(not op.count, "no elements; kernels divide by their number")
         ignored = (int(op.ignore_label is not None), op.ignore_label or 0)
         self.parts = parts = SplitReduction.of(1, op.count)
         name, about = KERNELS[op.loss], (op.dtype, op.count, *ignored)
@@ -141,7 +141,7 @@ class PairLossStep(GpuStep[ops.PairLoss]):
             return
         a, b = (blob.read() for blob in at.bottom)
         weight, divisor = at.top[0].read_diff(), at.saved("divisor", (1,)).read()
-        # the kernel does not write to what stands for a gradient that is not wanted
+        # the kernel does not write to placeholders for gradients that are not wanted
         da, db = (
             blob.diff_buffer() if want else a
             for blob, want in zip(at.bottom, self.wanted, strict=True)
@@ -150,7 +150,7 @@ class PairLossStep(GpuStep[ops.PairLoss]):
 
 
 MOST_PARTS = 1024
-"""Into how many parts the positions are cut at most; each position is a block's work."""
+"""Greatest number of parts of the positions; a block computes one position at a time."""
 
 
 class AccuracyStep(GpuStep[ops.Accuracy]):

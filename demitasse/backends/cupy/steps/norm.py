@@ -145,7 +145,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
             return
         at, engine, dtype = self.at, self.engine, self.op.dtype
         dy, deviation = at.top[0].read_diff(), at.saved("deviation", (self.channels,)).read()
-        # the kernels do not read or write what stands for an array that they do not need
+        # the kernels do not use placeholders for arrays that they do not need
         normalised = self.saved("normalised", self.op.bottom).read() if self.keep else dy
         factors = self._factors(deviation)
         flat, along, *parts = engine.scratch(
@@ -167,7 +167,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
         gradient(normalised, dy, deviation, flat, along, *factors, dx, *grads)
 
     def _factors(self, instead: Array) -> tuple[Array, Array]:
-        """Return scale and bias, and ``instead`` for what there is none of."""
+        """Return scale and bias; ``instead`` for missing ones."""
         if self.parts.scale is None:
             return instead, instead
         op, at = self.parts.scale

@@ -67,7 +67,7 @@ class MaxPoolStep(_PoolStep):
         at = self.at
         x = at.bottom[0].read()
         y = at.top[0].buffer()
-        # the kernel does not write to what stands for an output that its flags leave out
+        # the kernel does not write to placeholders for outputs that its flags leave out
         winners = at.saved("winners", self.op.top, "int32").buffer() if at.backward else y
         mask = at.top[1].buffer() if self.op.tops > 1 else y
         self._forward(x, y, winners, mask)
