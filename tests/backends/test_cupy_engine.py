@@ -63,7 +63,7 @@ class TestProducts:
         a, b = RNG.normal(size=(2, 3)), RNG.normal(size=(4, 3, 5))
 
         got = self.multiply(
-            place, Product("float64", 2, 5, 3, batch=4, step_a=0), a, b, np.zeros((4, 2, 5))
+            place, Product("float64", 2, 5, 3, batch=4, shares_a=True), a, b, np.zeros((4, 2, 5))
         )
 
         np.testing.assert_allclose(got, a @ b)

@@ -171,7 +171,7 @@ class Correlation:
         self._chunks: dict[int, Chunk] = {}
         self.direct = g.window.is_pointwise and g.group == 1
         """True if products with the weight read and write images themselves, without columns."""
-        product = partial(Product, dtype, batch=g.n, step_a=0, convolution=True)
+        product = partial(Product, dtype, batch=g.n, shares_a=True, convolution=True)
         self._direct = product(g.maps, g.map_plane, g.channels)
         self._direct_transposed = product(g.channels, g.map_plane, g.maps, transpose_a=True)
         self._pointwise: PointwiseGradient | None = None

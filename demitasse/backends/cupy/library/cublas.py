@@ -17,12 +17,13 @@ from demitasse.errors import DeviceError, ErrorCode
 
 @dataclass(frozen=True)
 class Product:
-    """out = a b, or out += a b; several at once, each ``step`` elements after the one before.
+    """out = a b, or out += a b, for each item of a batch.
 
     Shapes: a (m, k), or (k, m) with ``transpose_a``; b (k, n), or (n, k) with ``transpose_b``;
-    out (m, n); a leading axis of ``batch`` in front of each, where a step of 0 repeats an operand.
+    out (m, n); a leading axis of ``batch`` in front of each.
 
     Attributes:
+        shares_a: True if all items have the same a, which has no axis of ``batch``.
         dtype: Of all matrices; "half" and "bfloat16" are added up in float32.
         wide: True if the result of matrices of 16 bits is in float32.
         convolution: Part of a convolution, which may round to TF32 where other products do not.
@@ -36,8 +37,7 @@ class Product:
     transpose_b: bool = False
     accumulate: bool = False
     batch: int = 1
-    step_a: int | None = None
-    step_b: int | None = None
+    shares_a: bool = False
     convolution: bool = False
     wide: bool = False
 
@@ -48,10 +48,8 @@ class Product:
 
     @property
     def steps(self) -> tuple[int, int, int]:
-        """Elements from one a, b and out to the next; those of dense arrays by default."""
-        step_a = self.m * self.k if self.step_a is None else self.step_a
-        step_b = self.k * self.n if self.step_b is None else self.step_b
-        return step_a, step_b, self.m * self.n
+        """Elements from one a, b and out to the next."""
+        return 0 if self.shares_a else self.m * self.k, self.k * self.n, self.m * self.n
 
 
 DEFAULT_MATH, TF32_MATH = 0, 3
