@@ -136,15 +136,15 @@ def not_finite(device: Device, dry: bool) -> dict[str, Any]:
     cupy = import_module("cupy")
     net = ours(device, (2, 4, 8, 4, 1, 1, 0, 1))
     convolution = Convolution("maps", geometry(net), "float32", bias=True, relu=True)
-    found = {}
+    shapes, found = convolution.shapes, {}
     with settings.override(tf32=True), device.backend.enter():
         engine = device.backend.engine
         prepared = engine.prepare_convolution(convolution)
         [workspace] = engine.scratch("uint8", prepared.workspace)
         for name in ("nan", "-inf"):
-            image = cupy.full(convolution.image, float(name), "float32")
-            weight = cupy.full(convolution.weight, 1, "float32")
-            maps, bias = cupy.empty(convolution.maps, "float32"), cupy.zeros(4, "float32")
+            image = cupy.full(shapes["image"], float(name), "float32")
+            weight = cupy.full(shapes["weight"], 1, "float32")
+            maps, bias = cupy.empty(shapes["maps"], "float32"), cupy.zeros(4, "float32")
             prepared.run(image, weight, maps, bias, workspace)
             found[name] = str(float(maps.ravel()[0]))
     return {**found, "code": prepared.code}

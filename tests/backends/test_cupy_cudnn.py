@@ -539,7 +539,7 @@ class TestAutotune:
                     one.cudnn.prepare(CONVOLUTION, rival)
             assert engine.cudnn.prepare(replace(CONVOLUTION, dtype="float64"), rival)
 
-        shapes = (CONVOLUTION.image, CONVOLUTION.weight, CONVOLUTION.maps)
+        shapes = tuple(CONVOLUTION.shapes.values())
         assert timed == [shapes, shapes]
 
 

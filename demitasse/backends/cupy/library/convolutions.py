@@ -36,22 +36,14 @@ class Convolution:
     last: bool = False
 
     @property
-    def image(self) -> Shape:
-        """Shape of the image."""
+    def shapes(self) -> dict[Result, Shape]:
+        """Shapes of image, weight and map."""
         g = self.geometry
-        return (g.n, g.channels, *g.spatial)
-
-    @property
-    def weight(self) -> Shape:
-        """Shape of the weight."""
-        g = self.geometry
-        return (g.maps, g.channels // g.group, *g.window.kernel)
-
-    @property
-    def maps(self) -> Shape:
-        """Shape of the map."""
-        g = self.geometry
-        return (g.n, g.maps, *g.positions)
+        return {
+            "image": (g.n, g.channels, *g.spatial),
+            "weight": (g.maps, g.channels // g.group, *g.window.kernel),
+            "maps": (g.n, g.maps, *g.positions),
+        }
 
 
 def rounds_to_tf32() -> bool:

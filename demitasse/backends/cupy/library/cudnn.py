@@ -23,7 +23,6 @@ from demitasse.backends.cupy.library.handles import Handle
 from demitasse.backends.kernel_cache import read_code, write_code
 from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.storage import ARRAYS, array_dtype
-from demitasse.backends.windows import Shape
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
 
@@ -41,7 +40,7 @@ def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> An
     window, axes = convolution.geometry.window, len(convolution.geometry.spatial)
     decline_if(window.after, "other pads after the axes than before")
     decline_if(axes > MOST_AXES, f"{axes} spatial axes; cuDNN convolves over {MOST_AXES} at most")
-    some = all(map(math.prod, _shapes(convolution)))
+    some = all(map(math.prod, convolution.shapes.values()))
     decline_if(not some, "no elements; cuDNN takes no empty arrays")
     dtype = getattr(cudnn.data_type, DTYPES[convolution.dtype])
     # what is kept in 16 bits is added up, and has its bias, in float32
@@ -58,9 +57,8 @@ def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> An
         name: [*[neutral] * missing, *values]
         for name, values, neutral in (*fields, ("dilation", window.dilation, 1))
     }
-    shapes = {
-        name: [*shape[:2], *[1] * missing, *shape[2:]]
-        for name, shape in zip(NUMBERS, _shapes(convolution), strict=False)
+    shapes: dict[str, list[int]] = {
+        name: [*shape[:2], *[1] * missing, *shape[2:]] for name, shape in convolution.shapes.items()
     }
     shape = shapes[convolution.result]
     shapes["bias"] = [1, shape[1], *[1] * (len(shape) - 2)]
@@ -96,10 +94,6 @@ def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> An
     graph.validate()
     graph.build_operation_graph()
     return graph
-
-
-def _shapes(convolution: Convolution) -> tuple[Shape, Shape, Shape]:
-    return convolution.image, convolution.weight, convolution.maps
 
 
 def _strides(shape: list[int], *, last: bool) -> list[int]:
@@ -347,9 +341,8 @@ class Cudnn:
 
     def _arrays(self, convolution: Convolution) -> list[Array]:
         """Return memory for image, weight and maps."""
-        dtype = array_dtype(convolution.dtype)
-        empty = self.device.empty
-        return [empty(math.prod(s), dtype).reshape(s) for s in _shapes(convolution)]
+        dtype, empty = array_dtype(convolution.dtype), self.device.empty
+        return [empty(math.prod(s), dtype).reshape(s) for s in convolution.shapes.values()]
 
 
 @dataclass(frozen=True)
