@@ -4,6 +4,7 @@ Python code runs in this process. Other programs replace this process (``exec``)
 find ``caffe`` by PYTHONPATH, and kernels of notebooks by JUPYTER_PATH.
 """
 
+import errno
 import os
 import runpy
 import shutil
@@ -73,7 +74,12 @@ def _run_file(name: str, rest: list[str]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         if os.name == "posix":
-            os.execv(file, [file, *rest])  # replaces this process
+            try:
+                os.execv(file, [file, *rest])  # replaces this process
+            except OSError as error:
+                if error.errno != errno.ENOEXEC:
+                    raise
+                os.execv("/bin/sh", ["sh", file, *rest])  # a script without "#!"
         raise SystemExit(subprocess.call([file, *rest]))
 
 
@@ -108,7 +114,7 @@ def _is_python(file: Path, by_path: bool) -> bool:
         first = opened.readline(512)
     if not first.startswith(b"#!"):
         return False
-    interpreter = Path(os.fsdecode(first[2:].split()[0]))
     if by_path:
         return b"python" in first
+    interpreter = Path(os.fsdecode(first[2:].split()[0]))
     return interpreter.parent == Path(sys.executable).parent

@@ -124,11 +124,10 @@ def test_processes_that_begin_anew_find_ours_beside_another(run, tmp_path):
 
 
 @needs("a POSIX shell")
-def test_any_program_runs_and_its_children_find_caffe(run, tmp_path):
+@pytest.mark.parametrize("first", ["#!/bin/sh\n", "#!\n", ""], ids=["sh", "none", "no line"])
+def test_any_program_runs_and_its_children_find_caffe(run, tmp_path, first):
     script = tmp_path / "all.sh"
-    script.write_text(
-        f'#!/bin/sh\n"{sys.executable}" -c "import caffe; print(caffe.__name__)"\nexit 5'
-    )
+    script.write_text(f'{first}"{sys.executable}" -c "import caffe; print(caffe.__name__)"\nexit 5')
     script.chmod(0o755)
 
     done = run("./all.sh")
