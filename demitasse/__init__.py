@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from demitasse.core.deprecated import install_old_module_names as _install_old_module_names
 from demitasse.core.deprecated import warn_once as _warn_once
+from demitasse.core.lazy_names import lazy_names as _lazy_names
 from demitasse.core.text import set_renderer as _set_renderer
 from demitasse.version import __version__
 
@@ -71,28 +72,28 @@ __all__ = [
     "transfer_guard", "use_device",
 ]  # fmt: skip
 
-_PACKAGES = {
-    "demitasse.benchmark": ["largest_batch"],
-    "demitasse.blob": ["Blob"],
-    "demitasse.inference.cards": ["Predictor", "load_model"],
-    "demitasse.compat.pycaffe.net_spec": ["NetSpec"],
-    "demitasse.core.config": ["seed", "settings"],
-    "demitasse.core.device": [
-        "Device", "current_device", "devices", "memory_info", "set_device", "use_device",
-    ],
-    "demitasse.errors": ["ErrorCode", *(name for name in __all__ if name.endswith("Error"))],
-    "demitasse.interop.onnx_export": ["Preprocess", "export_onnx"],
-    "demitasse.interop.onnx_import": ["import_onnx"],
-    "demitasse.interop.torch_export": ["export_torch"],
-    "demitasse.io.weights.formats": ["load_weights"],
-    "demitasse.layers.base": ["Layer"],
-    "demitasse.layers.registry": ["register_layer"],
-    "demitasse.memory": ["transfer_guard"],
-    "demitasse.net": ["Net"],
-    "demitasse.testing": ["compare"],
-    "demitasse.training": ["EarlyStopping", "Solver"],
-}  # fmt: skip
-_HOME = {name: (package, name) for package, names in _PACKAGES.items() for name in names}
+_find = _lazy_names(
+    __name__,
+    {
+        "demitasse.benchmark": "largest_batch",
+        "demitasse.blob": "Blob",
+        "demitasse.compat.pycaffe.net_spec": "NetSpec",
+        "demitasse.core.config": "seed settings",
+        "demitasse.core.device": "Device current_device devices memory_info set_device use_device",
+        "demitasse.errors": " ".join(["ErrorCode", *(n for n in __all__ if n.endswith("Error"))]),
+        "demitasse.inference.cards": "Predictor load_model",
+        "demitasse.interop.onnx_export": "Preprocess export_onnx",
+        "demitasse.interop.onnx_import": "import_onnx",
+        "demitasse.interop.torch_export": "export_torch",
+        "demitasse.io.weights.formats": "load_weights",
+        "demitasse.layers.base": "Layer",
+        "demitasse.layers.registry": "register_layer",
+        "demitasse.memory": "transfer_guard",
+        "demitasse.net": "Net",
+        "demitasse.testing": "compare",
+        "demitasse.training": "EarlyStopping Solver",
+    },
+)
 _MODULES = {
     "cvdnn": "demitasse.compat.cvdnn",
     "data": "demitasse.io.data",
@@ -102,7 +103,6 @@ _MODULES = {
     "pycaffe": "demitasse.compat.pycaffe",
     "testing": "demitasse.testing",
 }
-_HOME["register_backend"] = ("demitasse.backends", "register")
 _OLD = {"register": "register_layer"}
 
 _set_renderer("demitasse.notebook", "html_of")
@@ -112,31 +112,26 @@ _install_old_module_names()
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
-def _import(module: str) -> Any:
-    try:
-        return import_module(module)
-    except KeyboardInterrupt:
-        from demitasse.core.threads import check_interrupt
-
-        check_interrupt()
-        raise
-
-
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name in _OLD:
         _warn_once(f"demitasse.{name}", f"demitasse.{_OLD[name]}")
         name = _OLD[name]
-    if name in _MODULES:
-        return _import(_MODULES[name])
-    if name not in _HOME:
+    if name not in __all__:
         from demitasse.core import guesses
 
         raise guesses.attribute_error(sys.modules[__name__], name, guesses.MODULE)
-    module, attribute = _HOME[name]
-    value = getattr(_import(module), attribute)
-    globals()[name] = value
-    return value
+    try:
+        if name in _MODULES:
+            return import_module(_MODULES[name])
+        if name == "register_backend":
+            return import_module("demitasse.backends").register
+        return _find(name)
+    except KeyboardInterrupt:
+        from demitasse.core.threads import check_interrupt
+
+        check_interrupt()
+        raise
 
 
 def __dir__() -> list[str]:
