@@ -33,10 +33,9 @@ def install() -> None:
     with _lock:
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
-        # a copy: other threads may import meanwhile
-        for name in [one for one in list(sys.modules) if _is_caffe(one)]:
-            if not sys.modules[name].__name__.startswith("demitasse."):
-                del sys.modules[name]
+        for name, module in list(sys.modules.items()):  # a copy: other threads may import meanwhile
+            if _is_caffe(name) and not getattr(module, "__name__", "").startswith("demitasse."):
+                sys.modules.pop(name, None)
 
 
 def _is_caffe(name: str) -> bool:

@@ -178,6 +178,16 @@ def test_a_compiled_one_is_passed_over_without_a_word(write_caffe, monkeypatch):
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_name_that_was_blocked_is_taken_too(monkeypatch):
+    monkeypatch.setitem(sys.modules, "caffe", None)  # so that an import raises ModuleNotFoundError
+    pycaffe.install()
+
+    import caffe
+
+    assert caffe is pycaffe
+
+
+@pytest.mark.usefixtures("installed")
 def test_threads_import_the_same():
     found = []
 
