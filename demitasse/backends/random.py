@@ -2,7 +2,7 @@
 
 There is no state to carry: word ``i`` of a pass is a function of (seed, stream, pass, i) alone.
 That makes the same numbers on every device, whatever the number of threads, and lets a resumed run
-continue exactly. numpy carries the generator in C; ``block`` says what it computes.
+continue exactly. On the host, numpy computes them.
 
 Source: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
@@ -14,9 +14,6 @@ import numpy as np
 from demitasse.core.frozen_struct import FrozenStruct
 
 WORDS_PER_BLOCK = 8  # of 32 bits: four of 64, the low half of each first
-ROUNDS = 10
-MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
-WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 MASK = (1 << 64) - 1
 
 
@@ -32,17 +29,6 @@ class Draw(FrozenStruct):
 def stream_of(name: str) -> int:
     """Return the stream number of a name; the same in every process and on every machine."""
     return zlib.crc32(name.encode(errors="surrogateescape"))
-
-
-def block(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Encrypt one counter of four 64-bit words; a reference for tests and ports."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(ROUNDS):
-        a, b = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
-        c0, c1, c2, c3 = (b >> 64) ^ c1 ^ k0, b & MASK, (a >> 64) ^ c3 ^ k1, a & MASK
-        k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
-    return c0, c1, c2, c3
 
 
 def bits(seed: int, stream: int, passes: int, count: int, first: int = 0) -> np.ndarray:
