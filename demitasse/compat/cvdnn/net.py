@@ -76,10 +76,7 @@ class Net:
     """
 
     def __init__(self) -> None:
-        self._begin(ImportedNet(NetParameter(), None, "an empty net"))
-
-    def _begin(self, imported: ImportedNet) -> None:
-        self._imported = imported
+        self._imported = ImportedNet(NetParameter(), None, "an empty net")
         self._built: BuiltNet | None = None  # the engine's net, once all shapes of inputs are known
         self._device: Device | None = None
         self._ran = False
@@ -511,7 +508,7 @@ def readNetFromCaffe(prototxt: Source, caffeModel: Source | None = "") -> Net:
         if encoded:
             weights = parsed(encoded, NetParameter, "caffeModel buffer", WeightsError)
     net = Net()
-    net._begin(ImportedNet(message, weights, source))
+    net._imported = ImportedNet(message, weights, source)
     net._build({})
     return net
 

@@ -60,7 +60,9 @@ def _across(image: np.ndarray, axis: int, place: np.ndarray, order: int, mode: s
         around = AROUND.get(mode, AROUND["edge"])
         return _sum(image, axis, (around(index, size), weight))
     if mode == "constant":
-        return _sum(_coefficients(image, axis, order), axis, _inside(place, size, order))
+        index, weight = _spline(place, size, order)
+        inside = (place >= 0) & (place <= size - 1)
+        return _sum(_coefficients(image, axis, order), axis, (index, weight * inside[:, None]))
     if mode == "edge":
         pads = [(0, 0)] * image.ndim
         pads[axis] = (FAR, FAR)
@@ -140,7 +142,7 @@ def _from(first: np.ndarray, before: int, count: int) -> np.ndarray:
 def _mirrored(index: np.ndarray, size: int) -> np.ndarray:
     period = max(2 * size - 2, 1)
     index = index % period
-    return np.minimum(index, period - index) if size > 1 else np.zeros_like(index)
+    return np.asarray(np.minimum(index, period - index))
 
 
 def _doubled(index: np.ndarray, size: int) -> np.ndarray:
@@ -167,13 +169,6 @@ def _spline(place: np.ndarray, size: int, order: int, around: Around = _mirrored
     first = np.floor(place if order % 2 else place + 0.5)
     index = _from(first, order // 2, order + 1)
     return around(index, size), _b_spline(place[:, None] - index, order)
-
-
-def _inside(place: np.ndarray, size: int, order: int) -> Taps:
-    """Return the taps of ``_spline``, with weight 0 at positions outside of the image."""
-    index, weight = _spline(place, size, order)
-    inside = (place >= 0) & (place <= size - 1)
-    return index, weight * inside[:, None]
 
 
 def _b_spline(x: np.ndarray, order: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 Point = tuple[float, float]
 """Coordinates across and down."""
@@ -224,11 +224,8 @@ def _separate(
     Overlapping nodes become a block with one position. Bends weigh more than nodes, so that long
     edges are straight.
     """
-    start, offsets = 0.0, []
-    for before, node in pairwise([None, *layer]):
-        if before is not None and node is not None:
-            start += (breadth[before] + breadth[node]) / 2 + GAP
-        offsets.append(start)
+    steps = ((breadth[a] + breadth[b]) / 2 + GAP for a, b in pairwise(layer))
+    offsets = list(accumulate(steps, initial=0.0))[: len(layer)]
     blocks: list[tuple[float, float, int]] = []  # place of the first, weight, number of nodes
     for node, x, offset in zip(layer, wanted, offsets, strict=True):
         block = (x - offset, 1.0 if node < real else 4.0, 1)
