@@ -54,8 +54,8 @@ class TorchBackend(Backend):
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        # inference_mode would make arrays that may not be written to outside of a pass; a backend
-        # of functions computes within the derivatives that PyTorch takes of them
+        # inference_mode would make arrays that may not be written to outside of a pass; a
+        # functional backend leaves gradients on, since PyTorch differentiates its functions
         mode = self._torch.no_grad() if self.mutable else nullcontext()
         with mode, self._failures():
             yield

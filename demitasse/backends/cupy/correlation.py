@@ -105,7 +105,7 @@ class Chunk:
 
 
 class PointwiseGradient:
-    """A product for each sample, read from image and map as they lie, and the sum of them.
+    """The sum of one product per sample, which reads image and map without reordering.
 
     The window has one element; the layer has one group.
 

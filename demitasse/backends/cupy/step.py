@@ -78,7 +78,7 @@ class _Stored:
 class StoredBlob(_Stored):
     """A blob whose data and gradient are kept in a form, or converted when they are read.
 
-    Arrays with channels last have the blob's shape all the same, for their number of elements.
+    Arrays with channels last have the blob's shape, too, although their elements are reordered.
     """
 
     def read(self) -> Array:
@@ -148,7 +148,7 @@ class StoredParameter(_Stored):
         if self._copy is None:
             flat = self._engine.empty(self._blob.count, array_dtype(self._dtype))
             self._copy = flat.reshape(self._blob.shape)
-        self._known = None  # until it is there
+        self._known = None  # in case the conversion fails
         if self._trained or memory.on_device:
             self._convert(self._blob.read())
         else:
@@ -212,7 +212,7 @@ class GpuStep(Step[Engine, O]):
         return True
 
     follows_layout: ClassVar[bool] = False
-    """True if its kernels take channels last where a bottom is written so."""
+    """True if its kernels use channels last when a bottom has this layout."""
 
     def takes_last(self, engine: Engine, op: O, at: Operands) -> bool:
         """Return whether its bottoms and tops, data and gradients, have channels last."""

@@ -161,7 +161,7 @@ class Choice:
 
     @classmethod
     def read(cls, text: bytes) -> Choice | None:
-        """Return what a text says, or None where it says something else."""
+        """Return the choice in a JSON text; None for other texts."""
         try:
             found = json.loads(text)
             name, engine, knobs = (found[key] for key in ("name", "engine", "knobs"))
@@ -254,16 +254,16 @@ class Plans:
         return graph, Choice.of(self._cudnn, graph, best)
 
     def _modes(self, convolution: Convolution) -> list[Any]:
-        """Return which of its heuristics cuDNN is asked.
+        """Return the heuristics by which cuDNN lists plans.
 
-        What follows a convolution can as well be computed by a kernel of ours. So plans with it are
-        taken where the heuristics recommend them for their speed, not where they merely work.
+        Our own kernels can add a bias or a ReLU, too. So cuDNN's plans for both are used only if
+        they are recommended for their speed, and not as a fallback.
         """
         mode = self._cudnn.heur_mode
         return [mode.A] if convolution.bias or convolution.relu else [mode.A, mode.FALLBACK]
 
     def _best(self, graph: Any, convolution: Convolution, rules: Rules) -> tuple[int | None, float]:
-        """Return the index of the plan to take, or None where there is none, and its time or 0."""
+        """Return the index of the best plan, or None without one, and its time; 0 if not timed."""
         working = self._working(graph, rules)
         if not rules.timed:
             return next(working, None), 0.0
@@ -327,7 +327,7 @@ class Cudnn:
         return handle
 
     def _time(self, graph: Any, convolution: Convolution) -> float:
-        """Return the milliseconds that a built graph takes, on memory of its own."""
+        """Return the milliseconds that a built graph takes, on new arrays."""
         device, (image, weight, maps) = self.device, self._arrays(convolution)
         wide = "float32" if convolution.dtype in ARRAYS else convolution.dtype
         bias = device.empty(convolution.geometry.maps, wide) if convolution.bias else None
@@ -336,7 +336,7 @@ class Cudnn:
         return device.elapsed(lambda: one.run(image, weight, maps, bias, workspace))
 
     def _time_rival(self, rival: Rival, convolution: Convolution) -> float:
-        """Return the milliseconds that other code takes, on memory of its own."""
+        """Return the milliseconds that other code takes, on new arrays."""
         return self.device.elapsed(partial(rival, *self._arrays(convolution)))
 
     def _arrays(self, convolution: Convolution) -> list[Array]:

@@ -108,14 +108,14 @@ class _Local(threading.local):
 
 
 class Engine:
-    """Kernels compiled by NVRTC, products by cuBLAS, convolutions by cuDNN where there is one.
+    """Kernels compiled by NVRTC, products by cuBLAS, convolutions by cuDNN if it is installed.
 
-    All of them work on the stream that is current.
+    All work is queued on the current stream.
 
-    Every thread has scratch memory and cuBLAS handles of its own for each stream, so that work
-    queued at the same time never overwrites another's. Scratch memory grows to what the largest
-    layer needs; a recorded CUDA graph must keep what ``scratch_memory`` returns alive. Recorded
-    work uses those of its *home*, the stream on which it will run.
+    Every thread has its own scratch memory and cuBLAS handle for each stream, so that concurrent
+    work uses different memory. Scratch memory grows to the size that the largest layer needs; a
+    recorded CUDA graph must keep the result of ``scratch_memory`` alive. Recorded work uses the
+    scratch memory of its *home*, the stream on which it will run.
     """
 
     most_blocks: int = 4096

@@ -34,8 +34,7 @@ def _log_rounding() -> None:
 class WindowStep(GpuStep[O]):
     """An image and a map, one of which is the bottom; several bottoms, one weight, one bias.
 
-    The engine's library computes the products that it is fast at; ``declined`` is the reason where
-    it computes none.
+    cuDNN computes the products for which it is faster; ``declined`` is the reason for none.
     """
 
     narrow_params = (0,)

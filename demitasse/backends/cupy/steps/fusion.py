@@ -91,7 +91,7 @@ def _norm(
     engine: Engine, first: ops.BatchNorm, chain: Sequence[ops.Op], at: Sequence[Operands]
 ) -> NormStep:
     """Return one Step for a BatchNorm and the operations after it."""
-    # what the last one writes is what all of them write
+    # the fused Step writes the top of the last operation
     whole = replace(at[0], top=at[-1].top)
     why = "not in place; the gradient of the last top is not that of the first"
     decline_if(any(one.backward for one in at) and not whole.in_place, why)

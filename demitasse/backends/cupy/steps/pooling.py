@@ -31,7 +31,7 @@ class _PoolStep(GpuStep[ops.Pool]):
         axes = len(op.bottom) - 2
         decline_if(axes > AXES, f"{axes} spatial axes; kernels pool over {AXES} at most")
         self.small, self.large = math.prod(op.top), math.prod(op.bottom)
-        # what every kernel takes after the number of elements
+        # arguments of every kernel, after the number of elements
         self.numbers = [
             number
             for values, neutral in (
