@@ -20,8 +20,7 @@ from demitasse.backends.cupy.library.cublas import (
     CudaLibrary,
     Product,
 )
-from demitasse.backends.step import Declined, decline_if
-from demitasse.errors import DeviceError
+from demitasse.backends.step import decline_if
 
 if TYPE_CHECKING:
     from demitasse.backends.cupy.library.engine import Engine
@@ -104,6 +103,7 @@ class BiasProduct:
 
     Raises:
         Declined: The library recommends no algorithm.
+        DeviceError: A call of the library failed.
     """
 
     def __init__(self, library: CublasLt, device: Engine, product: Product) -> None:
@@ -135,10 +135,7 @@ class BiasProduct:
         found, count = Heuristic(), c_int()
         first, second, out = (matrix.value for matrix in self._matrices)
         about = (library.handle, self._product.value, first, second, out, out, preference.value)
-        try:
-            library.call("cublasLtMatmulAlgoGetHeuristic", *about, 1, byref(found), byref(count))
-        except DeviceError as error:
-            raise Declined(str(error)) from error
+        library.call("cublasLtMatmulAlgoGetHeuristic", *about, 1, byref(found), byref(count))
         decline_if(not count.value or found.state, "cuBLASLt recommends no product with a bias")
         return found
 
