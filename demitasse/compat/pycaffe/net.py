@@ -251,7 +251,10 @@ class Net:
         self._net.backward(start, end)
 
     def forward_all(self, blobs: Iterable[str] | None = None, **kwargs: Any) -> Arrays:
-        """Run any number of items through the net, in batches of its size; return copies."""
+        """Run any number of items through the net, in batches of its size; return copies.
+
+        Zeros fill the last batch. A blob without axes, such as a loss, has a value for each batch.
+        """
         wanted, count = list(blobs or ()), _count(kwargs)
         rows: Rows = {name: [] for name in [*self.outputs, *wanted]}
         with self._net.lock:
@@ -395,7 +398,7 @@ class NetVec(list[Net]):
 
 def _append(rows: Rows, batch: Arrays) -> None:
     for name, array in batch.items():
-        rows[name].extend(array.copy())
+        rows[name].extend(np.atleast_1d(array.copy()))
 
 
 def _first(rows: Rows, count: int) -> Arrays:

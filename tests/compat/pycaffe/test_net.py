@@ -183,6 +183,20 @@ def test_forward_all_takes_any_number_of_items():
     np.testing.assert_allclose(out["prob"], one_by_one, rtol=1e-5)
 
 
+def test_forward_all_of_a_net_with_a_loss_has_its_value_for_each_batch():
+    net = caffe.Net("net.prototxt", caffe.TRAIN)
+    data, label = np.random.default_rng(0).random((8, 6)), np.arange(8) % 3
+
+    out = net.forward_all(["ip"], data=data, label=label)
+
+    assert out["ip"].shape == (8, 3)
+    batches = [slice(0, 4), slice(4, 8)]
+    want = [float(net.forward(data=data[b], label=label[b])["loss"]) for b in batches]
+    assert out["loss"].tolist() == want
+    outs, _ = net.forward_backward_all(data=data, label=label)
+    assert outs["loss"].tolist() == want
+
+
 def test_forward_all_needs_as_many_items_of_each_input():
     net = caffe.Net("net.prototxt", caffe.TRAIN)  # data and label, 4 items
 
