@@ -9,11 +9,11 @@
      |-- ShapeError       a blob has a shape its reader cannot take
      |-- WeightsError     weights cannot be read or do not fit the net
      |-- DataError        a record, image or database cannot be read (source, key)
-     |-- DeviceError      a device is unknown, absent or not to be used so
+     |-- DeviceError      a device is unknown, absent or unsuitable
      |    `-- OutOfMemoryError  it has no memory left
      |-- SnapshotError    a training state cannot be written, read or resumed
-     `-- ParallelError    another process that trains along has failed, is lost or is too late
-          `-- LostProcessError  it has died, and those that are left may go on
+     `-- ParallelError    another training process has failed, is lost or is too late
+          `-- LostProcessError  it has died; the remaining processes may continue
 
 The function that finds a fault states *what* is wrong; its callers add *where* with ``at``. A
 program that handles errors reads :attr:`DemitasseError.code` and :attr:`DemitasseError.details`:
@@ -148,7 +148,7 @@ class DemitasseError(RuntimeError):
 
 
 def _bounded(text: str, most: int) -> str:
-    """Return text without its middle where it is longer than this, as names in files can be."""
+    """Return text without its middle if it is longer; names in files can have any length."""
     if len(text) <= most:
         return text
     return f"{text[: most // 2]} ... {len(text) - most} characters ... {text[-(most // 2) :]}"
@@ -222,11 +222,11 @@ class DataError(DemitasseError):
 
 
 class DeviceError(DemitasseError):
-    """A device is unknown or not there, has no memory left, or cannot reach what is elsewhere."""
+    """A device is unknown or absent, has no memory left, or cannot do what is asked for."""
 
 
 class OutOfMemoryError(DeviceError):
-    """A device has no memory left, or no more than a limit lets it have.
+    """A device has no memory left, or has reached a limit.
 
     Attributes:
         advice: Largest batch that would fit, by computation; empty where that is not known. The
@@ -246,7 +246,7 @@ class SnapshotError(DemitasseError):
 
 
 class ParallelError(DemitasseError):
-    """Another process that trains along has failed, is lost, or does not answer in time."""
+    """Another training process has failed, is lost, or does not answer in time."""
 
 
 class LostProcessError(ParallelError):
