@@ -359,12 +359,12 @@ class TestBatchNorm:
     def test_statistics_of_the_batch(self, place, top, shape):
         net = self.net(top, shape, "moving_average_fraction: 0.7 eps: 0.01")
 
-        check(net, "BatchNormStep", on=cuda_at(place))
+        check(net, "NormStep", on=cuda_at(place))
 
     def test_stored_statistics(self, place, top, shape):
         net = self.net(top, shape, "use_global_stats: true")
 
-        check(net, "BatchNormStep", on=cuda_at(place))
+        check(net, "NormStep", on=cuda_at(place))
 
     def test_running_sums(self, place, top, shape):
         net = self.net(top, shape, "")

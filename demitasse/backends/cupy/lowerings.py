@@ -10,7 +10,7 @@ from demitasse.backends.cupy.steps.losses import (
     SoftmaxLossStep,
     SoftmaxStep,
 )
-from demitasse.backends.cupy.steps.norm import BatchNormStep
+from demitasse.backends.cupy.steps.norm import batch_norm
 from demitasse.backends.cupy.steps.pooling import pool
 from demitasse.backends.cupy.steps.products import InnerProductStep, ScaleStep
 from demitasse.backends.step import Lowerings
@@ -18,7 +18,7 @@ from demitasse.backends.step import Lowerings
 LOWERINGS: Lowerings = {
     ops.Accuracy: (AccuracyStep,),
     ops.Activation: (ActivationStep,),
-    ops.BatchNorm: (BatchNormStep,),
+    ops.BatchNorm: (batch_norm,),
     ops.Concat: (ConcatStep,),
     ops.Conv: (ConvStep,),
     ops.Deconv: (DeconvStep,),

@@ -174,8 +174,6 @@ class NormStep(GpuStep[ops.BatchNorm]):
         return at.params[0].read(), at.params[1].read() if op.bias else instead
 
 
-class BatchNormStep(NormStep):
-    """A normalisation by itself."""
-
-    def __init__(self, engine: Engine, op: ops.BatchNorm, at: Operands) -> None:
-        super().__init__(engine, op, NormParts(at))
+def batch_norm(engine: Engine, op: ops.BatchNorm, at: Operands) -> NormStep:
+    """Return the Step of a BatchNorm without other operations."""
+    return NormStep(engine, op, NormParts(at))
