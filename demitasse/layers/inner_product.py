@@ -18,6 +18,7 @@ class InnerProduct(Layer):
     Raises:
         ConfigError: ``num_output`` is missing or 0.
         ShapeError: The bottom's K is not the weight's.
+        NetError: The gradient of the weight is wanted in place.
     """
 
     bottoms = tops = Exactly(1)
@@ -51,6 +52,7 @@ class InnerProduct(Layer):
         xp = self.xp
         dy = xp.reshape(top[0].read_diff(), (self.rows, self.m))
         if self.param_propagate_down(0):
+            self.refuse_overwritten(bottom, top, propagate_down)
             x = xp.reshape(bottom[0].read(), (self.rows, self.k))
             pair = (x, dy) if self.transpose else (dy, x)
             self.blobs[0].add_diff(xp.matmul(pair[0].T, pair[1]))

@@ -35,6 +35,7 @@ class RecurrentLayer(Layer):
     Raises:
         ConfigError: ``num_output`` is missing or 0.
         ShapeError: The bottoms do not have these shapes, or T changes.
+        NetError: The gradient of the first weight is wanted in place.
     """
 
     bottoms = AtLeast(2)
@@ -136,6 +137,7 @@ class RecurrentLayer(Layer):
         dz = self.unroll_back(top[0].read_diff(), self._cont(bottom))  # (T, N, rows)
         flat = xp.reshape(dz, (many, rows))
         if self.param_propagate_down(0):
+            self.refuse_overwritten(bottom, top, propagate_down)
             x = xp.reshape(bottom[0].read(), (many, self.d))
             self.blobs[0].add_diff(xp.matmul(flat.T, x))
         if self.param_propagate_down(1):
@@ -311,6 +313,7 @@ class LSTMUnit(Layer):
 
     Raises:
         ShapeError: The bottoms do not have these shapes.
+        NetError: A gradient is wanted in place.
     """
 
     bottoms = Exactly(3)
@@ -335,6 +338,7 @@ class LSTMUnit(Layer):
             blob.write(self.xp.reshape(value, blob.shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        self.refuse_overwritten(bottom, top, propagate_down)
         xp, shape = self.xp, (self.n, self.h)
         cell, _, cont = self._rows(bottom)
         gates = self.saved("gates", (self.n, 4 * self.h)).read()
