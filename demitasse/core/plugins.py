@@ -75,8 +75,11 @@ def _import(name: str, folder: Path) -> None:
 @contextmanager
 def searched(folder: Path) -> Iterator[None]:
     """Append ``folder`` to Python's path while a module is imported."""
-    sys.path.append(str(folder))
+    added = str(folder)
+    sys.path.append(added)
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
+        places = [index for index, place in enumerate(sys.path) if place == added]
+        for last in places[-1:]:  # the path may have had the folder before
+            del sys.path[last]

@@ -292,3 +292,14 @@ def test_a_name_that_is_taken_is_refused():
         register_backend("cpu")(NumpyBackend)
     with expect_error(DeviceError, ErrorCode.INVALID):  # without parentheses
         register_backend(NumpyBackend)
+
+
+def test_a_plugin_in_a_folder_of_pythons_path_leaves_the_path_as_it_was(folder, monkeypatch):
+    (folder / "first_on_the_path.py").write_text(LAYER.format(name="First"))
+    monkeypatch.syspath_prepend(str(folder))
+    before = list(sys.path)
+
+    with settings.override(plugins=["first_on_the_path.py"]):
+        plugins.import_plugins()
+
+    assert sys.path == before
