@@ -92,7 +92,10 @@ class ConvolutionBase(Layer):
         for blob in bottom[1:]:
             if blob.shape != first.shape:
                 raise wrong_shapes(self.type, "bottoms of one shape", first, blob)
-        return first.shape[self.axis + 1 :]
+        spatial = first.shape[self.axis + 1 :]
+        if self.transposed and 0 in spatial:
+            raise wrong_shapes(self.type, "spatial axes above 0", first)
+        return spatial
 
     def with_bias(self, y: Array) -> Array:
         """Add the bias to (N, num_output, places)."""
@@ -155,8 +158,8 @@ class Deconvolution(ConvolutionBase):
     weight (C, num_output/group, *kernel); bias (num_output,).
 
     Raises:
-        ConfigError, ShapeError, NetError: See ``ConvolutionBase``; also when nothing is left
-            between the pads.
+        ConfigError, ShapeError, NetError: See ``ConvolutionBase``; also when there are no places,
+            or nothing is left between the pads.
     """
 
     transposed = True

@@ -34,7 +34,7 @@ class RecurrentLayer(Layer):
 
     Raises:
         ConfigError: ``num_output`` is missing or 0.
-        ShapeError: The bottoms do not have these shapes, or T changes.
+        ShapeError: The bottoms do not have these shapes, T is 0, or T changes.
         NetError: The gradient of the first weight is wanted in place.
     """
 
@@ -115,8 +115,9 @@ class RecurrentLayer(Layer):
 
     def _need_axes(self, bottom: Blobs) -> None:
         x, cont = bottom[0].shape, bottom[1].shape
-        if len(x) < 3 or cont != x[:2]:
-            raise wrong_shapes(self.type, "x (T, N, ...) and cont (T, N)", *bottom[:2])
+        if len(x) < 3 or cont != x[:2] or not x[0]:
+            expected = "x (T, N, ...) and cont (T, N), with T above 0"
+            raise wrong_shapes(self.type, expected, *bottom[:2])
         if self.has_static and (bottom[2].num_axes < 2 or bottom[2].shape[0] != x[1]):
             expected = f"a static input (N, ...) with a row for each of the {x[1]} sequences"
             raise wrong_shapes(self.type, expected, bottom[2])

@@ -80,6 +80,64 @@ def test_nothing_is_put_back_where_pooling_took_nothing_from(backend):
     assert diff.shape == shape
 
 
+PRIORS = np.tile([0.0, 0.0, 1.0, 1.0], 8).reshape(1, 2, 16)
+
+NO_IMAGES = {
+    'type: "Proposal" proposal_param { feat_stride: 16 base_size: 16 }': (
+        [np.zeros((0, 18, 3, 3)), np.zeros((0, 36, 3, 3)), np.zeros((0, 3))],
+        [(0, 5)],
+    ),
+    'type: "DetectionOutput" detection_output_param { num_classes: 2 }': (
+        [np.zeros((0, 16)), np.zeros((0, 8)), PRIORS],
+        [(1, 1, 0, 7)],
+    ),
+    """type: "YoloDetectionOutput" yolo_detection_output_param { num_classes: 4 num_box: 2
+        biases: [1, 1, 2, 2] }""": ([np.zeros((0, 18, 3, 3))], [(1, 1, 0, 7)]),
+    """type: "BoxGroupOutput" box_group_output_param {
+        box_group_param { field_h: 10 field_w: 10 stride: 8 } }""": (
+        [np.zeros((0, 2, 3, 3)), np.zeros((0, 4, 3, 3))],
+        [(1, 5, 1, 1)],
+    ),
+    """type: "BoxAnnotatorOHEM" top: "labels" top: "weights"
+        box_annotator_ohem_param { roi_per_img: 2 }""": (
+        [np.zeros((0, 5)), np.zeros((0, 1)), np.zeros((0, 1)), np.zeros((0, 4))],
+        [(0, 1), (0, 4)],
+    ),
+}
+
+
+@pytest.mark.parametrize("text", NO_IMAGES)
+def test_a_batch_of_no_images_has_no_detections(text):
+    bottoms, shapes = NO_IMAGES[text]
+
+    tops = make_layer(text, bottoms).forward()
+
+    assert [top.shape for top in tops] == shapes
+
+
+def test_a_background_alone_has_no_precision():
+    param = 'type: "DetectionEvaluate" detection_evaluate_param { num_classes: 1 }'
+
+    [top] = make_layer(param, [np.zeros((1, 1, 0, 7)), np.zeros((1, 1, 0, 8))]).forward()
+
+    assert top.shape == (1, 1, 0, 5)
+
+
+def test_a_deconvolution_of_no_places_is_refused(backend):
+    text = 'type: "Deconvolution" convolution_param { num_output: 2 kernel_size: 4 }'
+
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="(1, 3, 0, 2)"):
+        make_layer(text, [np.zeros((1, 3, 0, 2))], device=backend)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "RNN"])
+def test_sequences_of_no_steps_are_refused(kind):
+    text = f'type: "{kind}" recurrent_param {{ num_output: 4 }}'
+
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="(0, 2, 3)"):
+        make_layer(text, [np.zeros((0, 2, 3)), np.zeros((0, 2))])
+
+
 @pytest.mark.parametrize("image", [np.inf, 1e30, np.nan, -3])
 def test_a_detection_in_an_image_that_cannot_be_is_refused(image):
     detection = [[[[image, 1, 0.5, 0, 0, 1, 1]]]]

@@ -181,7 +181,7 @@ class BoxGroupOutput(CascadeLayer):
             )
         ]
         boxes, scores = (np.concatenate(one, axis=1) for one in zip(*parts, strict=True))
-        rows = []
+        rows = [np.empty((0, 6), boxes.dtype)]
         for i in range(len(boxes)):
             kept = self._best_regions(boxes[i], scores[i])
             found = np.column_stack([boxes[i, kept], scores[i, kept]])
@@ -198,7 +198,8 @@ class BoxGroupOutput(CascadeLayer):
         """Return boxes and scores of a map, anchors first. Shapes: (N, K, 4), (N, K)."""
         p, kind = self.param.box_group_output_param, codes.dtype.type
         count, (height, width) = len(fields), codes.shape[2:]
-        codes = codes.reshape(-1, count, 4, height, width).transpose(0, 1, 3, 4, 2)
+        n = len(codes) // count
+        codes = codes.reshape(n, count, 4, height, width).transpose(0, 1, 3, 4, 2)
         codes = codes * self.std.astype(kind) + self.mean.astype(kind)
         shift = np.clip(codes[..., :2], kind(-1 / p.field_xyr), kind(1 / p.field_xyr))
         factor = np.clip(codes[..., 2:], kind(-math.log(p.field_whr)), kind(math.log(p.field_whr)))
@@ -209,8 +210,8 @@ class BoxGroupOutput(CascadeLayer):
         high = low + sides - kind(1)
         low = np.maximum(low, kind(0))
         high = np.minimum(high, np.array([width * stride, height * stride], kind))
-        boxes = np.concatenate([low, high], axis=-1).reshape(len(codes), -1, 4)
-        return boxes, kind(1) - scores[:, 0].reshape(len(codes), -1)
+        boxes = np.concatenate([low, high], axis=-1).reshape(n, count * height * width, 4)
+        return boxes, kind(1) - scores[:, 0].reshape(boxes.shape[:2])
 
     def _best_regions(self, boxes: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Return the indices of an image's regions, the best first."""

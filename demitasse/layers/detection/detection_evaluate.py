@@ -120,7 +120,7 @@ class DetectionEvaluate(Layer):
         if not good.all():
             message = f"a detection is in image {images[~good][0]:g}, expected 0 or more"
             raise NetError(message, code=ErrorCode.OUT_OF_RANGE, image=float(images[~good][0]))
-        rows = []
+        rows = [np.empty((0, 5))]
         for kind in range(self.classes):
             if kind != self.background:
                 own = (

@@ -58,7 +58,8 @@ class Detector:
             with np.errstate(all="ignore"):
                 return code.decode(*some)
 
-        rows = np.concatenate([self._image(i, decoded, score) for i in range(len(score))])
+        rows = [self._image(i, decoded, score) for i in range(len(score))]
+        rows = np.concatenate([np.empty((0, 7), score.dtype), *rows])
         if len(rows):
             return rows
         nothing = np.full((len(score), 7), -1, score.dtype)

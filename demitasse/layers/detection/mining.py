@@ -161,4 +161,5 @@ class BoxAnnotatorOHEM(Layer):
         labels[...] = bottom[2].cpu_data()
         labels.reshape(-1)[left] = self.ignored
         weights[...] = bottom[3].cpu_data()
-        weights.reshape(r, -1, places).transpose(0, 2, 1)[left.reshape(r, places)] = 0
+        columns = weights.size // max(1, r * places)
+        weights.reshape(r, columns, places).transpose(0, 2, 1)[left.reshape(r, places)] = 0

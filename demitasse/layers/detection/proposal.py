@@ -130,7 +130,7 @@ class Proposal(Layer):
         placed = tile_anchors(self.anchors, (height, width), self.stride).astype(deltas.dtype)
         with np.errstate(over="ignore"):
             boxes = apply_deltas(placed, deltas)
-        regions, best = [], []
+        regions, best = [np.empty((0, 5), boxes.dtype)], [np.empty((0, 1), scores.dtype)]
         for i in range(n):
             kept, score = self._choose(boxes[i].reshape(-1, 4), scores[i].reshape(-1), images[i])
             regions.append(np.insert(kept, 0, i, axis=1))

@@ -82,7 +82,7 @@ class YoloOutput(Layer):
             parts.append(self._candidates(blob.cpu_data().reshape(shape), anchors / units))
         boxes, numbers = (np.concatenate(one) for one in zip(*parts, strict=True))
         image, _, scores = numbers.T
-        rows = []
+        rows = [np.empty((0, 7), boxes.dtype)]
         for i in range(n):
             own = np.flatnonzero(image == i)
             order = own[np.argsort(-scores[own], kind="stable")]
