@@ -447,13 +447,14 @@ class Blob(Axes):
         mine, theirs = (self._diff, source._diff) if copy_diff else (self._data, source._data)
         if mine is theirs:
             return
+        discard = self._owns_all(mine)
         if source.device is self.device and not self.device.shares_host:
             with self.device.backend.device_scope():
                 value = source._view(theirs.gpu_data())
-                self._view(mine.mutable_gpu_data(discard=True))[...] = value
+                self._view(mine.mutable_gpu_data(discard=discard))[...] = value
         else:
             value = theirs.cpu_data()[: self._count]
-            mine.mutable_cpu_data(discard=True)[: self._count] = value
+            mine.mutable_cpu_data(discard=discard)[: self._count] = value
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -508,7 +509,7 @@ class Blob(Axes):
         if values.size != self._count:
             message = f"got {values.size} {what} for {self._label()} {self.shape_string}"
             raise self._misfit(message, ErrorCode.COUNT_MISMATCH, values.size, self._count)
-        host = memory.mutable_cpu_data(discard=True)[: self._count]
+        host = memory.mutable_cpu_data(discard=self._owns_all(memory))[: self._count]
         for first in range(0, self._count, PART):
             host[first : first + PART] = values[first : first + PART]
 

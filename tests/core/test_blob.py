@@ -269,6 +269,26 @@ def test_integer_blobs_have_no_arithmetic():
             getattr(made, name)()
 
 
+@pytest.mark.parametrize("newest", ["host", "device"])
+@pytest.mark.parametrize("how", ["copy_from", "set_floats"])
+def test_a_copy_into_a_part_of_shared_memory_leaves_the_rest(how, newest, backend):
+    values = np.array([1, 2, 3, 4], np.float32)
+    whole, source = blob(values if newest == "host" else 0 * values, backend), blob([7, 8], backend)
+    if newest == "device":
+        whole.write(whole.device.backend.asarray(values))
+    whole.reshape(2)
+    part = blob([0, 0], backend)
+    part.share_data(whole)
+
+    if how == "copy_from":
+        part.copy_from(source)
+    else:
+        part.set_floats(source.data, np.array([]))
+
+    whole.reshape(4)
+    np.testing.assert_array_equal(whole.data, [7, 8, 3, 4])
+
+
 def test_copy_from(backend):
     source, target = blob([1, 2], backend, diff=[3, 4]), blob([0, 0], backend, diff=[0, 0])
 
