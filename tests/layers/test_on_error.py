@@ -92,6 +92,15 @@ def test_the_next_good_record_stands_in_for_a_broken_one(reading, kind):
     assert one.layer.skipped == 2 * len(BROKEN)
 
 
+def test_naming_a_record_keeps_what_is_done_about_broken_ones(reading, folder):
+    (folder / "list.txt").write_text("1.png 1\n2.png 2\n")
+    one = reading("ImageData")
+    one.forward()
+
+    assert one.layer.record_of(1) == (str(folder / "list.txt"), "2.png")
+    assert one.layer.skips_bad_records
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_record_is_logged_in_every_pass(reading, kind, caplog):
     with caplog.at_level(logging.WARNING):

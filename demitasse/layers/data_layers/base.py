@@ -111,14 +111,18 @@ class PrefetchingDataLayer(BaseDataLayer):
     def reader_config(self, position: int, on_error: str = "raise") -> ReaderConfig:
         """Return the first record of a source, after ``position`` records, and its shard.
 
-        In phase TRAIN the ranks share the records; in phase TEST every rank reads all. ``on_error``
-        is the field of that name, ``raise`` or ``skip``; an empty string for the setting.
+        ``on_error`` is the field of that name, ``raise`` or ``skip``; an empty string for the
+        setting.
         """
-        context = self.context
-        shard = Shard(context.rank, context.world_size) if self.phase == "TRAIN" else UNSHARDED
         self.skips_bad_records = skips(on_error)
         broken = BadRecordPolicy(self.name, skip=self.skips_bad_records, count=self.skipped)
-        return ReaderConfig(position, shard, self.whole_epochs, broken)
+        return ReaderConfig(position, self.shard, self.whole_epochs, broken)
+
+    @property
+    def shard(self) -> Shard:
+        """Share of the records: in phase TRAIN that of this rank, in phase TEST all."""
+        context = self.context
+        return Shard(context.rank, context.world_size) if self.phase == "TRAIN" else UNSHARDED
 
     def read_source(self, param: Any, path: str, advice: str) -> None:
         """Read batch size and source of the message at ``path``; ConfigError if one is missing."""
@@ -222,8 +226,8 @@ class PrefetchingDataLayer(BaseDataLayer):
         if self._current is None or self.skipped:
             return None
         from_end = self._current.arrays[0].shape[0] - place
-        shard = self.reader_config(self._current.position).shard
-        return self.record(self._current.position - from_end * shard.world_size + shard.rank)
+        first = self._current.position - from_end * self.shard.world_size
+        return self.record(first + self.shard.rank)
 
     def record(self, number: int) -> tuple[str, str] | None:
         """Return source and key of a record, counted through all epochs; None if unknown."""
