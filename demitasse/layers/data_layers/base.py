@@ -87,8 +87,8 @@ class PrefetchingDataLayer(BaseDataLayer):
     _abandon: weakref.finalize[..., PrefetchingDataLayer] | None = None
     _current: Batch | None = None
     _ahead: tuple[Batch, Upload | None] | None = None  # the next batch, being uploaded
-    _feed: Uploader | None = None
-    _sent: Upload | None = None  # images of the batch in the tops, if uploaded as bytes
+    _uploader: Uploader | None = None
+    _upload: Upload | None = None  # images of the batch in the tops, if uploaded as bytes
     _adopted = False  # True if the first top shares the memory of a batch
     _position = 0
     _at_end = True
@@ -125,8 +125,15 @@ class PrefetchingDataLayer(BaseDataLayer):
         return Shard(context.rank, context.world_size) if self.phase == "TRAIN" else UNSHARDED
 
     def read_source(self, param: Any, path: str, advice: str) -> None:
-        """Read batch size and source of the message at ``path``; ConfigError if one is missing."""
+        """Read batch size and source of the message at ``path``, and check ``prefetch``.
+
+        Raises:
+            ConfigError: A field is missing or out of range.
+        """
         self.batch_size = positive(param.batch_size, f"{path}.batch_size")
+        prefetch = positive(self.param.data_param.prefetch, "data_param.prefetch")
+        if prefetch > MOST_BATCHES:
+            raise out_of_range("data_param.prefetch", prefetch, f"at most {MOST_BATCHES} batches")
         if not param.source:
             raise missing(f"{path}.source", advice)
         self.source = resolve_path(param.source, self.context.base_dir)
@@ -141,19 +148,19 @@ class PrefetchingDataLayer(BaseDataLayer):
         """Do nothing: ``setup`` and ``forward`` set the shapes."""
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        prefetcher, batch, sent = self._next()
-        if batch.is_skipped:  # somebody wants it after all
+        prefetcher, batch, upload = self._next()
+        if batch.is_skipped:  # a batch of another rank, which a caller wants after all
             self.set_batch_shard(ALL_BATCHES)
-            prefetcher, batch, sent = self._next()
-        used, used_sent, self._ahead = self._current, self._sent, None
-        self._current, self._sent = batch, sent
+            prefetcher, batch, upload = self._next()
+        used, used_upload, self._ahead = self._current, self._upload, None
+        self._current, self._upload = batch, upload
         self._note(batch)
         moved = False
         for index, (blob, array) in enumerate(zip(top, batch.arrays, strict=False)):
             moved |= blob.shape != array.shape
             blob.reshape(array.shape)
-            if sent is not None and index == 0:
-                self._unpack(sent, blob)
+            if upload is not None and index == 0:
+                self._unpack(upload, blob)
                 continue
             blob.set_cpu_data(array)  # waits for the upload of the last batch
             blob.data_memory.async_push()
@@ -161,11 +168,11 @@ class PrefetchingDataLayer(BaseDataLayer):
         if moved:  # the memory with the event to wait for may be gone
             self.device.backend.synchronize()
         if used is not None:
-            if used_sent is not None:
-                used_sent.wait()
+            if used_upload is not None:
+                used_upload.wait()
             prefetcher.recycle(used)
-        if self._feed is not None and (following := prefetcher.ready()) is not None:
-            self._ahead = self._on_its_way(following)
+        if self._uploader is not None and (following := prefetcher.ready()) is not None:
+            self._ahead = self._start_upload(following)
         self._taking = False
 
     def set_batch_shard(self, shard: BatchShard) -> None:
@@ -176,8 +183,8 @@ class PrefetchingDataLayer(BaseDataLayer):
 
     def has_turn(self) -> bool:
         """Return True if the next batch is for this process; False if it is to be skipped."""
-        _, batch, sent = self._next()
-        self._ahead, self._taking = (batch, sent), False
+        _, batch, upload = self._next()
+        self._ahead, self._taking = (batch, upload), False
         return not batch.is_skipped
 
     def skip(self) -> None:
@@ -196,27 +203,27 @@ class PrefetchingDataLayer(BaseDataLayer):
             self.close()
         self._taking = True
         prefetcher = self._prefetcher or self._start()
-        return prefetcher, *(self._ahead or self._on_its_way(prefetcher.next()))
+        return prefetcher, *(self._ahead or self._start_upload(prefetcher.next()))
 
     def _note(self, batch: Batch) -> None:
         """Record the position after a batch."""
         self._position, self.skipped = batch.position, batch.skipped
         self._at_end = batch.last
 
-    def _unpack(self, sent: Upload, blob: Blob) -> None:
+    def _unpack(self, upload: Upload, blob: Blob) -> None:
         """Convert uploaded bytes to numbers on the device."""
         if self._adopted:  # the host array belongs to a batch that will be refilled
             own = self.device.backend.empty_host(blob.count, self.dtype)
             blob.set_cpu_data(own.reshape(blob.shape))
             self._adopted = False
-        sent.unpack(blob.data_memory.mutable_gpu_data(discard=True))
+        upload.unpack(blob.data_memory.mutable_gpu_data(discard=True))
 
-    def _on_its_way(self, batch: Batch) -> tuple[Batch, Upload | None]:
+    def _start_upload(self, batch: Batch) -> tuple[Batch, Upload | None]:
         """Return a batch, and start the upload of its images if they are bytes."""
-        if self._feed is None or batch.pixels is None:
+        if self._uploader is None or batch.pixels is None:
             return batch, None
         transfers.note(up=batch.pixels.nbytes)
-        return batch, self._feed.send(batch.pixels)
+        return batch, self._uploader.send(batch.pixels)
 
     def record_of(self, place: int) -> tuple[str, str] | None:
         """Return source and key of the record at an index of the batch, for messages; or None.
@@ -265,14 +272,14 @@ class PrefetchingDataLayer(BaseDataLayer):
     def to(self, device: Device) -> None:
         """Move to another device, which may take batches in another form."""
         super().to(device)
-        if self._feed is not None or device.backend.uploader() is not None:
+        if self._uploader is not None or device.backend.uploader() is not None:
             self.close()
 
     def close(self) -> None:
         """Stop the thread and close files; a later forward pass opens them again."""
         prefetcher, abandon = self._prefetcher, self._abandon
-        self._prefetcher = self._abandon = self._feed = None
-        self._current = self._ahead = self._sent = None
+        self._prefetcher = self._abandon = self._uploader = None
+        self._current = self._ahead = self._upload = None
         self._taking, self._at_end = False, True
         if abandon is not None:
             abandon.detach()
@@ -280,10 +287,10 @@ class PrefetchingDataLayer(BaseDataLayer):
             prefetcher.close()
 
     def _start(self) -> Prefetcher:
-        memory, feed = self.device.backend.empty_host, self.device.backend.uploader()
-        takes_bytes = feed is not None
+        memory, uploader = self.device.backend.empty_host, self.device.backend.uploader()
+        takes_bytes = uploader is not None
         # at least two: one in use, one being filled; and one being uploaded
-        batches = max(2, prefetched(self.param.data_param.prefetch)) + takes_bytes
+        batches = max(2, self.param.data_param.prefetch) + takes_bytes
         source: BatchSource | None = None
         prefetcher: Prefetcher | None = None
         filled = [Batch(memory, self.dtype, takes_bytes=takes_bytes) for _ in range(batches)]
@@ -303,7 +310,7 @@ class PrefetchingDataLayer(BaseDataLayer):
                 self._abandon = weakref.finalize(self, prefetcher.abandon)
                 self._abandon.atexit = False  # running threads are stopped at exit anyway
                 prefetcher.start()
-                self._feed = feed
+                self._uploader = uploader
                 # last: a thread that has not started must not be waited for
                 self._prefetcher = prefetcher
         except BaseException:
@@ -312,14 +319,6 @@ class PrefetchingDataLayer(BaseDataLayer):
                 opened.close()
             raise
         return prefetcher
-
-
-def prefetched(batches: int) -> int:
-    """Return ``data_param.prefetch``, in batches; raise ConfigError for 0, or above 1024."""
-    positive(batches, "prefetch")
-    if batches > MOST_BATCHES:
-        raise out_of_range("data_param.prefetch", batches, f"at most {MOST_BATCHES} batches")
-    return batches
 
 
 class EpochDataLayer(PrefetchingDataLayer):
@@ -360,11 +359,7 @@ class DatabaseLayer(EpochDataLayer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.data_param
-        self.batch_size = positive(p.batch_size, "batch_size")
-        prefetched(p.prefetch)
-        if not p.source:
-            raise missing("data_param.source", "name the folder of a database")
-        self.source = resolve_path(p.source, self.context.base_dir)
+        self.read_source(p, "data_param", "name the folder of a database")
         transform = TransformationParameter()
         transform.CopyFrom(self.param.transform_param)
         transform.force_color |= p.force_encoded_color and not transform.force_gray
