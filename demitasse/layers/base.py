@@ -19,7 +19,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.ops import Op
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
-from demitasse.core.deprecated import deprecated_attribute, warn_once
+from demitasse.core.deprecated import adopt_renamed_overrides, deprecated_attribute
 from demitasse.core.device import Device
 from demitasse.core.host import check_size
 from demitasse.core.out_of_memory import with_location
@@ -180,10 +180,7 @@ class Layer(Arrays):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for old, new in RENAMED.items():
-            if old in vars(cls):
-                warn_once(f"{cls.__name__}.{old}", new, stacklevel=4)
-                setattr(cls, new, vars(cls)[old])
+        adopt_renamed_overrides(cls, RENAMED)
         types = [kind for kind in cls.__mro__ if _built_in(kind) and kind is not Layer]
         derived = any("forward" in vars(kind) for kind in types)
         cls.uses_op = not derived or (_built_in(cls.forward) and _built_in(cls.backward))
