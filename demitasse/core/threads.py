@@ -36,32 +36,19 @@ def start(thread: threading.Thread) -> None:
         raise no_threads(error) from error
 
 
-def check_startable(count: int) -> None:
-    """Start so many threads that end at once, to find out whether the system allows them.
-
-    Raises:
-        DeviceError: The system refuses one of them.
-    """
-    end, started = threading.Event(), []
-    try:
-        for _ in range(count):
-            thread = threading.Thread(target=end.wait, daemon=True)
-            start(thread)
-            started.append(thread)
-    finally:
-        end.set()
-        for thread in started:
-            thread.join()
-
-
 def check_interrupt() -> None:
     """Check that an interrupt does not come from OpenBLAS, which lacks threads.
 
     OpenBLAS interrupts the process, as Ctrl-C does, if its threads do not start when NumPy is
-    imported. A DeviceError is raised then.
+    imported.
+
+    Raises:
+        DeviceError: The system refuses to start a thread.
     """
     if "numpy" not in sys.modules:
-        check_startable(1)
+        thread = threading.Thread(target=lambda: None, daemon=True)
+        start(thread)
+        thread.join()
 
 
 class Pool(ThreadPoolExecutor):
