@@ -4,7 +4,6 @@ from demitasse.backends import ops
 from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Between, Blobs, Exactly, Layer
 from demitasse.layers.checks import out_of_range, wrong_shapes
-from demitasse.layers.numerics import at_least_one
 from demitasse.layers.registry import register_layer
 
 
@@ -59,7 +58,7 @@ class Accuracy(Layer):
             valid = labels != self.ignore_label
             counted = counted & valid
             right = xp.where(valid, right, 0.0)
-            top[0].write(xp.sum(right) / at_least_one(self, xp.sum(self.cast(valid))))
+            top[0].write(xp.sum(right) / xp.maximum(xp.sum(self.cast(valid)), 1.0))
         else:
             top[0].write(xp.sum(right) / max(1, axis.positions))
         self.saved("not numbers", ()).write(xp.sum(self.cast(xp.isnan(own) & counted)))
@@ -67,7 +66,7 @@ class Accuracy(Layer):
             seen = axis.matches(self, labels) & xp.expand_dims(counted, axis=1)
             each = self.cast(seen)  # (outer, C, inner)
             hits = xp.sum(each * xp.expand_dims(right, axis=1), axis=(0, 2))
-            top[1].write(hits / at_least_one(self, xp.sum(each, axis=(0, 2))))
+            top[1].write(hits / xp.maximum(xp.sum(each, axis=(0, 2)), 1.0))
 
     def believable(self) -> bool:
         """Return True if no labelled score of the last pass was NaN; synchronizes the device."""
@@ -118,11 +117,11 @@ class SegAccuracy(Layer):
         guess = guess * xp.expand_dims(self.cast(counted), axis=1)
         hits = xp.sum(true * guess, axis=(0, 2))  # (C,), as the next ones
         labelled, guessed = xp.sum(true, axis=(0, 2)), xp.sum(guess, axis=(0, 2))
-        accuracy = xp.sum(hits) / at_least_one(self, xp.sum(labelled))
-        recall = xp.sum(hits / at_least_one(self, labelled))
-        recall = recall / at_least_one(self, xp.sum(self.cast(labelled > 0)))
+        accuracy = xp.sum(hits) / xp.maximum(xp.sum(labelled), 1.0)
+        recall = xp.sum(hits / xp.maximum(labelled, 1.0))
+        recall = recall / xp.maximum(xp.sum(self.cast(labelled > 0)), 1.0)
         union = labelled + guessed - hits
-        overlap = xp.mean(xp.where(union == 0, 1.0, hits / at_least_one(self, union)))
+        overlap = xp.mean(xp.where(union == 0, 1.0, hits / xp.maximum(union, 1.0)))
         result = xp.stack([accuracy, recall, overlap])
         result = xp.where(xp.any(wrong), float("nan"), result)
         top[0].write(xp.reshape(result, (1, 1, 1, 3)))

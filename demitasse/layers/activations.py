@@ -311,7 +311,7 @@ class Sigmoid(NeuronLayer):
     function = "sigmoid"
 
     def value(self, x: Array) -> Array:
-        return sigmoid(self, x)
+        return sigmoid(self.xp, x)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
@@ -360,7 +360,7 @@ class Swish(NeuronLayer):
         self.constants = (self.beta,)
 
     def value(self, x: Array) -> Array:
-        gate = sigmoid(self, x * self.beta)
+        gate = sigmoid(self.xp, x * self.beta)
         self.saved("gate", x.shape).write(gate)
         return x * gate
 

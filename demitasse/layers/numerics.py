@@ -3,7 +3,6 @@
 from typing import Any
 
 from demitasse.backends.arrays import Array
-from demitasse.layers.base import Layer
 
 FLT_MIN = 1.1754943508222875e-38
 """Smallest normal number in single precision."""
@@ -12,19 +11,13 @@ LOG_THRESHOLD = 1e-20
 """Least probability of which older losses take the logarithm, by Caffe's name."""
 
 
-def at_least_one(layer: Layer, value: Array) -> Array:
-    """Return ``value`` or 1, the larger, as a divisor. Shapes: any -> the same."""
-    return layer.xp.maximum(value, 1.0)
-
-
-def sigmoid(layer: Layer, x: Array) -> Array:
+def sigmoid(xp: Any, x: Array) -> Array:
     """Return the logistic function of ``x``, by tanh, which cannot overflow."""
-    return 0.5 * layer.xp.tanh(0.5 * x) + 0.5
+    return 0.5 * xp.tanh(0.5 * x) + 0.5
 
 
-def softmax(layer: Layer, x: Array, axis: int) -> Array:
+def softmax(xp: Any, x: Array, axis: int) -> Array:
     """Return the softmax of ``x`` along ``axis``; the largest value is subtracted first."""
-    xp = layer.xp
     if 0 in x.shape:
         return x
     y = xp.exp(x - xp.max(x, axis=axis, keepdims=True))

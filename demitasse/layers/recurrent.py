@@ -17,6 +17,7 @@ from demitasse.layers.base import (
     wrong_blobs,
 )
 from demitasse.layers.checks import check_row_size, positive, shape_mismatch, wrong_shapes
+from demitasse.layers.numerics import sigmoid
 from demitasse.layers.registry import register_layer
 
 
@@ -266,8 +267,7 @@ def step(xp: Any, inputs: Array, c_before: Array, cont: Array) -> tuple[Array, A
     Shapes: inputs of the gates (N, 4H), c_before (N, H), cont (N, 1).
     """
     size = c_before.shape[1]
-    # sigmoid by way of tanh, which cannot overflow
-    opened = 0.5 * xp.tanh(0.5 * inputs[:, : 3 * size]) + 0.5
+    opened = sigmoid(xp, inputs[:, : 3 * size])
     gates = xp.concat([opened, xp.tanh(inputs[:, 3 * size :])], axis=1)
     i, f, o, g = quarters(gates)
     c = cont * f * c_before + i * g

@@ -25,7 +25,7 @@ class Softmax(Layer):
         self.op = ops.Softmax(dtype=self.dtype, bottom=bottom[0].shape, axis=self.axis)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        top[0].write(softmax(self, bottom[0].read(), self.axis))
+        top[0].write(softmax(self.xp, bottom[0].read(), self.axis))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:

@@ -17,7 +17,6 @@ from demitasse.blob import Blob
 from demitasse.io.proto import LossParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import unsupported, wrong_shapes
-from demitasse.layers.numerics import at_least_one
 
 FORKS = ("label_smoothing", "weight_by_label_freqs", "class_weighting")
 """Fields of ``loss_param`` from forks of Caffe, for SoftmaxWithLoss only."""
@@ -77,7 +76,8 @@ class Normalization:
         """Return the targets that count and the normalizer, at least 1; losses have this shape."""
         valid = self.valid(layer, blob, shape)
         if valid is not None and self.mode == "VALID":
-            return Targets(valid, at_least_one(layer, layer.xp.sum(layer.cast(valid))))
+            count = layer.xp.sum(layer.cast(valid))
+            return Targets(valid, layer.xp.maximum(count, 1.0))
         return Targets(valid, self.normalizer(shape[0], math.prod(shape)))
 
     def normalizer(self, batch: int, labels: int) -> float:

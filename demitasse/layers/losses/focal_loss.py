@@ -74,16 +74,16 @@ class FocalLoss(LossLayer):
         target = xp.reshape(bottom[1].read(), x.shape)
         yes = self.cast(self.cast(target, "int64") == 1)
         sign = 2 * yes - 1
-        p = sigmoid(self, sign * x)
+        p = sigmoid(xp, sign * x)
         entropy = xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0.0) - x * target
         weight = (yes * self.alpha + (1 - yes) * (1 - self.alpha)) * (1 - p) ** self.gamma
-        slope = weight * (sigmoid(self, x) - target - sign * self.gamma * p * entropy)
+        slope = weight * (sigmoid(xp, x) - target - sign * self.gamma * p * entropy)
         return weight * entropy, slope
 
     def _classes(self, bottom: Blobs) -> tuple[Array, Array]:
         """Return losses (outer, inner) and derivatives (outer, C, inner)."""
         xp, axis = self.xp, self.axis
-        every = softmax(self, bottom[0].read(), axis.axis)
+        every = softmax(xp, bottom[0].read(), axis.axis)
         labels = axis.labels(self, bottom[1])
         p = axis.pick(self, every, labels)
         log = xp.log(xp.maximum(p, FLT_MIN))

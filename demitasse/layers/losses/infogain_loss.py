@@ -71,7 +71,7 @@ class InfogainLoss(LossLayer):
 
     def losses(self, bottom: Blobs) -> Array:
         xp, axis = self.xp, self.axis
-        prob = softmax(self, bottom[0].read(), axis.axis)
+        prob = softmax(xp, bottom[0].read(), axis.axis)
         self.saved("prob", prob.shape).write(prob)
         labels = axis.labels(self, bottom[1])
         log = xp.log(xp.maximum(axis.spread(self, prob), LOG_THRESHOLD))

@@ -103,7 +103,7 @@ class MultiBoxLoss(LossLayer):
             entropy = xp.log1p(xp.exp(-xp.abs(scores))) + xp.maximum(scores, 0.0) - scores * kinds
             class_losses = xp.sum(entropy, axis=2)  # (N, P)
         else:
-            picked = xp.sum(softmax(self, scores, 2) * kinds, axis=2)
+            picked = xp.sum(softmax(xp, scores, 2) * kinds, axis=2)
             class_losses = -xp.log(xp.maximum(picked, FLT_MIN))
         matched, counted = self._choose(targets, box_losses, class_losses, bottom)
         self.matches = int(matched.sum())
@@ -122,7 +122,7 @@ class MultiBoxLoss(LossLayer):
         slope = slope * self.scale * self.weights[0]
         yield xp.where(xp.expand_dims(self.matched, axis=3) > 0, slope, 0.0)
         scores = self._scores(bottom)
-        guess = sigmoid(self, scores) if self.assign.multi_label else softmax(self, scores, 2)
+        guess = sigmoid(xp, scores) if self.assign.multi_label else softmax(xp, scores, 2)
         slope = (guess - self.kinds) * self.weights[1]
         yield xp.where(xp.expand_dims(self.counted, axis=2) > 0, slope, 0.0)
 

@@ -47,7 +47,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
         return xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0.0) - x * self._target(bottom)
 
     def gradients(self, bottom: Blobs) -> Iterator[Array]:
-        yield sigmoid(self, bottom[0].read()) - self._target(bottom)
+        yield sigmoid(self.xp, bottom[0].read()) - self._target(bottom)
 
     def targets(self, bottom: Blobs) -> Targets:
         return self.normalization.targets(self, bottom[1], bottom[0].shape)

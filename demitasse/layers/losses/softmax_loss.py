@@ -9,7 +9,7 @@ from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Between, Blobs
 from demitasse.layers.checks import conflict, out_of_range, wrong_shapes
 from demitasse.layers.losses.base import LossLayer, Normalization, Targets
-from demitasse.layers.numerics import FLT_MIN, at_least_one, softmax
+from demitasse.layers.numerics import FLT_MIN, softmax
 from demitasse.layers.registry import register_layer
 
 
@@ -80,7 +80,7 @@ class SoftmaxWithLoss(LossLayer):
 
     def losses(self, bottom: Blobs) -> Array:
         xp, axis = self.xp, self.axis
-        prob = softmax(self, bottom[0].read(), axis.axis)
+        prob = softmax(xp, bottom[0].read(), axis.axis)
         self.saved("prob", prob.shape).write(prob)
         labels = axis.labels(self, bottom[1])
         loss = -xp.log(xp.maximum(axis.pick(self, prob, labels), FLT_MIN))
@@ -109,7 +109,7 @@ class SoftmaxWithLoss(LossLayer):
         weights = self._sample_weights(bottom)
         if valid is not None:
             weights = self.xp.where(valid, weights, 0.0)
-        return Targets(valid, at_least_one(self, self.xp.sum(weights)))
+        return Targets(valid, self.xp.maximum(self.xp.sum(weights), 1.0))
 
     # -- weights -------------------------------------------------------------------------------
 
