@@ -58,8 +58,8 @@ class Detector:
             with np.errstate(all="ignore"):
                 return code.decode(*some)
 
-        rows = [self._image(i, decoded, score) for i in range(len(score))]
-        rows = np.concatenate([np.empty((0, 7), score.dtype), *rows])
+        found = [self._image(i, decoded, score) for i in range(len(score))]
+        rows = np.concatenate([np.empty((0, 7), score.dtype), *found])
         if len(rows):
             return rows
         nothing = np.full((len(score), 7), -1, score.dtype)
