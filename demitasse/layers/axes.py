@@ -78,9 +78,21 @@ class ClassAxis:
         Shapes: scores (outer, C, inner) in any shape, labels (outer, inner) -> (outer, inner).
         """
         xp = layer.xp
-        # on cupy, clip synchronizes
-        inside = xp.expand_dims(xp.minimum(xp.maximum(labels, 0), self.classes - 1), axis=1)
+        inside = xp.expand_dims(self._clamped(layer, labels), axis=1)
         return xp.take_along_axis(self.spread(layer, scores), inside, axis=1)[:, 0, :]
+
+    def look_up(self, layer: Layer, table: Array, labels: Array) -> Array:
+        """Return the row of the labelled class at each position; invalid labels are clamped.
+
+        Shapes: table (C, *row), labels (outer, inner) -> (outer, inner, *row).
+        """
+        xp = layer.xp
+        rows = xp.take(table, xp.reshape(self._clamped(layer, labels), (-1,)), axis=0)
+        return xp.reshape(rows, (*labels.shape, *table.shape[1:]))
+
+    def _clamped(self, layer: Layer, labels: Array) -> Array:
+        # on cupy, clip synchronizes
+        return layer.xp.minimum(layer.xp.maximum(labels, 0), self.classes - 1)
 
     def matches(self, layer: Layer, labels: Array) -> Array:
         """Return the one-hot labels. Shapes: (outer, inner) -> (outer, C, inner), bool."""
@@ -123,10 +135,6 @@ class Channels:
     def spread(self) -> tuple[int, ...]:
         """Shape that broadcasts one value per channel: (1, C, 1, ...)."""
         return (1, self.count, *(1,) * self.rest)
-
-    def view(self, layer: Layer, param: Blob) -> Array:
-        """Return a parameter (C,) in a shape that broadcasts with the blob."""
-        return layer.xp.reshape(param.read(), self.spread)
 
 
 def learned_shape(blob: Blob, axis: int, num_axes: int, field: str) -> tuple[int, ...]:

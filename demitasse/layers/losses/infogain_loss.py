@@ -90,10 +90,7 @@ class InfogainLoss(LossLayer):
         """Return the matrix row of each label. Shape: (outer, C, inner)."""
         xp, axis = self.xp, self.axis
         matrix = xp.reshape(self._matrix_blob(bottom).read(), (axis.classes, axis.classes))
-        inside = xp.minimum(xp.maximum(labels, 0), axis.classes - 1)
-        rows = xp.take(matrix, xp.reshape(inside, (-1,)), axis=0)
-        rows = xp.reshape(rows, (axis.outer, axis.inner, axis.classes))
-        return xp.permute_dims(rows, (0, 2, 1))
+        return xp.permute_dims(axis.look_up(self, matrix, labels), (0, 2, 1))
 
     def _matrix_blob(self, bottom: Blobs) -> Blob:
         return bottom[2] if self.matrix is None else self.matrix

@@ -125,8 +125,7 @@ class SoftmaxWithLoss(LossLayer):
             return xp.asarray(self.class_weights, dtype=kind, device=backend.array_device)
 
         table = self.constant("class weights", self.axis.classes, make)
-        inside = xp.minimum(xp.maximum(labels, 0), self.axis.classes - 1)
-        chosen = xp.reshape(xp.take(table, xp.reshape(inside, (-1,)), axis=0), labels.shape)
+        chosen = self.axis.look_up(self, table, labels)
         return chosen if weights is None else weights * chosen
 
     def _sample_weights(self, bottom: Blobs) -> Array:
