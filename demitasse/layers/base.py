@@ -322,16 +322,19 @@ class Layer(Arrays):
 
     def check_counts(self, bottoms: int, tops: int) -> None:
         """Raise NetError for numbers of bottoms and tops that the type does not take."""
-        for arity, count, word in ((self.bottoms, bottoms, "bottom"), (self.tops, tops, "top")):
-            if count not in arity:
-                plural = "" if str(arity) == "exactly 1" else "s"
-                message = f"{self.type} takes {arity} {word}{plural}, it is given {count}"
-                raise wrong_blobs(message, f"{word}s", count, str(arity))
+        self._check_count("bottom", self.bottoms, bottoms)
+        self._check_count("top", self.tops, tops)
         if self.same_count and bottoms != tops:
             message = (
                 f"{self.type} takes as many tops as bottoms, got {bottoms} bottoms and {tops} tops"
             )
             raise wrong_blobs(message, "tops", tops, bottoms)
+
+    def _check_count(self, word: str, arity: Arity, count: int) -> None:
+        if count not in arity:
+            plural = "" if str(arity) == "exactly 1" else "s"
+            message = f"{self.type} takes {arity} {word}{plural}, it is given {count}"
+            raise wrong_blobs(message, f"{word}s", count, str(arity))
 
     def refuse_in_place(self, bottom: Blobs, top: Blobs) -> None:
         """Raise NetError if a top is a bottom."""
@@ -508,7 +511,7 @@ class Layer(Arrays):
         """Move to another device."""
         for blob in (*self.blobs, *self.internal_blobs()):
             blob.to(device)
-        self._constants.clear()
+        self.clear_constants()
 
     _repr_html_ = html_of
 

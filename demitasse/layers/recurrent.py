@@ -14,7 +14,6 @@ from demitasse.layers.base import (
     Flags,
     Layer,
     SavedForBackward,
-    wrong_blobs,
 )
 from demitasse.layers.checks import check_row_size, positive, shape_mismatch, wrong_shapes
 from demitasse.layers.numerics import sigmoid
@@ -63,13 +62,8 @@ class RecurrentLayer(Layer):
 
     def check_counts(self, bottoms: int, tops: int) -> None:
         exposed = self.states if self.param.recurrent_param.expose_hidden else 0
-        for arity, count, word in (
-            (Between(2 + exposed, 3 + exposed), bottoms, "bottoms"),
-            (Exactly(1 + exposed), tops, "top" if not exposed else "tops"),
-        ):
-            if count not in arity:
-                message = f"{self.type} takes {arity} {word} here, it is given {count}"
-                raise wrong_blobs(message, word, count, str(arity))
+        self._check_count("bottom", Between(2 + exposed, 3 + exposed), bottoms)
+        self._check_count("top", Exactly(1 + exposed), tops)
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return self.has_gradient(bottom_index) and bottom_index < self.first_state
