@@ -173,9 +173,6 @@ class _Finder(MetaPathFinder, Loader):
         spec.submodule_search_locations = found.submodule_search_locations
         return spec
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None
-
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
         new = current_name(name)

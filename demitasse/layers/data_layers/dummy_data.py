@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
+from demitasse.core.axes import LEGACY
 from demitasse.io.proto import BlobShape, FillerParameter
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
 from demitasse.layers.checks import conflict, wrong_count
@@ -12,8 +13,6 @@ from demitasse.layers.fillers import fill, filling
 from demitasse.layers.registry import register_layer
 
 T = TypeVar("T")
-
-LEGACY = ("num", "channels", "height", "width")
 
 
 @register_layer("DummyData")
