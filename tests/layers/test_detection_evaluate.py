@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 
+from demitasse import Net
 from demitasse.errors import ConfigError, DataError, ErrorCode, NetError, ShapeError
 from demitasse.testing import make_layer
+from demitasse.training.evaluation import reason_not_shareable
 
 # image, class, instance, box, difficult
 OBJECTS = np.array(
@@ -88,6 +90,37 @@ def test_boxes_may_be_compared_in_pixels(tmp_path):
     right = [one.forward()[0][0, 0, 2, 3] for _ in range(3)]
 
     assert right == [1, 0, 1]  # 5 of 9 pixels; 51 of 101; the first again
+
+
+def test_the_place_in_the_file_of_sizes_is_state(tmp_path):
+    (tmp_path / "sizes.txt").write_text("a 8 8\nb 100 100\n")
+    (tmp_path / "net.prototxt").write_text("""
+        layer { name: "in" type: "Input" top: "found" top: "there" input_param {
+            shape { dim: [1, 1, 1, 7] } shape { dim: [1, 1, 1, 8] } } }
+        layer { name: "judge" type: "DetectionEvaluate" bottom: "found" bottom: "there" top: "right"
+            detection_evaluate_param { num_classes: 3 name_size_file: "sizes.txt" } }""")
+    net = Net(tmp_path / "net.prototxt", "TEST", device="numpy")
+    layer = net.layer_by_name("judge")
+    net.blobs["found"].data = [0, 1, 0.5, 0, 0, 0.5, 0.875]
+    net.blobs["there"].data = [0, 1, 0, 0, 0, 1, 0.875, 0]
+
+    roll_back = net.savepoint()
+    net.forward()
+
+    assert layer.state() == {"seen": 1}
+    assert reason_not_shareable(net)
+    roll_back()
+    assert layer.state() == {"seen": 0}
+
+
+def test_without_a_file_of_sizes_there_is_no_state():
+    one = make_layer(
+        'type: "DetectionEvaluate" detection_evaluate_param { num_classes: 3 }',
+        [DETECTIONS, OBJECTS],
+    )
+
+    assert one.layer.state() == {}
+    assert not one.layer.has_counters
 
 
 def test_boxes_in_padded_images_are_compared_where_the_image_is(tmp_path):

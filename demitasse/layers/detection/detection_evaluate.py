@@ -106,6 +106,17 @@ class DetectionEvaluate(Layer):
         top[0].reshape((1, 1, *matches.shape))
         top[0].mutable_cpu_data()[...] = matches
 
+    def state(self) -> dict[str, int]:
+        """Return the position in the file of sizes."""
+        return {"seen": self.seen} if self.sizes else {}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self.seen = state.get("seen", 0)
+
+    @property
+    def has_counters(self) -> bool:
+        return bool(self.sizes)
+
     def _matches(self, detections: np.ndarray, objects: Sequence[GroundTruth]) -> np.ndarray:
         """Return the rows of the top. Shapes: (K, 7) -> (classes + K, 5)."""
         labels, images = detections[:, 1], detections[:, 0]
