@@ -74,6 +74,15 @@ def wrong_blobs(message: str, blobs: str, got: int, expected: object) -> NetErro
     return NetError(message, code=code, blobs=blobs, got=got, expected=expected)
 
 
+def not_computed(name: str) -> NetError:
+    """Return the error for state that backward needs and the last forward pass did not compute."""
+    message = (
+        f"backward needs {name!r} from the layer's last forward pass, which did not compute it; "
+        "run forward again before backward"
+    )
+    return NetError(message, code=ErrorCode.BAD_STATE, blob=name)
+
+
 class SavedForBackward:
     """State that backward needs from forward, in a fixed buffer with the number of its pass.
 
@@ -102,11 +111,7 @@ class SavedForBackward:
     def read(self) -> Array:
         """Return the state of the last forward pass; NetError if that did not write the state."""
         if self._pass_id != self._layer.pass_id:
-            message = (
-                f"backward needs {self.name!r} from the layer's last forward pass, which did not "
-                "compute it; run forward again before backward"
-            )
-            raise NetError(message, code=ErrorCode.BAD_STATE, blob=self.name)
+            raise not_computed(self.name)
         return self.blob.read()
 
 

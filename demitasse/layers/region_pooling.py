@@ -4,11 +4,12 @@ The bins of the regions are computed on the host, which synchronizes with the de
 """
 
 import math
+from typing import Any
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.regions import Region, bins, bins_between, grid_samples, widened
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, not_computed
 from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.registry import register_layer
 
@@ -29,7 +30,8 @@ class RegionPooling(Layer):
     strict_propagate_down = False
     dynamic_shapes = True  # the host computes the bins
 
-    found: list[Region]
+    found: list[Any] | None = None
+    """Regions with their bins, or what else backward needs of them, from the last forward pass."""
 
     def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
         """Return channels, height and width of the top."""
@@ -48,19 +50,21 @@ class RegionPooling(Layer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         self.found = self.look(bottom)
         if self.found:
-            self.pool(bottom, top)
+            self.pool(self.found, bottom, top)
         else:
             top[0].write(self.zeros(top[0].shape))
 
-    def pool(self, bottom: Blobs, top: Blobs) -> None:
-        """Compute the top from ``found``, which is not empty."""
+    def pool(self, regions: list[Region], bottom: Blobs, top: Blobs) -> None:
+        """Compute the top from regions, at least one."""
         raise NotImplementedError(type(self).__name__)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
-            self.spread(bottom, top)
+            if self.found is None:
+                raise not_computed("regions")
+            self.spread(self.found, bottom, top)
 
-    def spread(self, bottom: Blobs, top: Blobs) -> None:
+    def spread(self, found: list[Any], bottom: Blobs, top: Blobs) -> None:
         """Write the gradient of the map."""
         raise NotImplementedError(type(self).__name__)
 
@@ -108,9 +112,9 @@ class ROIPooling(ROILayer):
         rois = widened(bottom[1].cpu_data().reshape(-1, 5), self.pad_ratio)
         return bins(rois, self.scale, self.pooled, n, (height, width)).each()
 
-    def pool(self, bottom: Blobs, top: Blobs) -> None:
+    def pool(self, regions: list[Region], bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()
-        top[0].write(self.xp.stack([self._one(x[r.item, ...], r) for r in self.found]))
+        top[0].write(self.xp.stack([self._one(x[r.item, ...], r) for r in regions]))
 
     def _one(self, x: Array, region: Region) -> Array:
         """Return the maxima of one region, rows first. Shapes: (C, H, W) -> (C, height, width)."""
@@ -125,10 +129,10 @@ class ROIPooling(ROILayer):
             pooled.append(xp.stack(bins, axis=1))
         return xp.stack(pooled, axis=1)
 
-    def spread(self, bottom: Blobs, top: Blobs) -> None:
+    def spread(self, found: list[Any], bottom: Blobs, top: Blobs) -> None:
         xp, x, dy = self.xp, bottom[0].read(), top[0].read_diff()
         total = self.zeros(x.shape)
-        for number, region in enumerate(self.found):
+        for number, region in enumerate(found):
             for i, (y0, y1) in enumerate(region.rows):
                 for j, (x0, x1) in enumerate(region.columns):
                     if y0 == y1 or x0 == x1:
@@ -172,7 +176,7 @@ class ROIAlign(ROILayer):
         rois = widened(bottom[1].cpu_data().reshape(-1, 5), self.pad_ratio)
         pixels, weights = grid_samples(rois, self.scale, self.pooled, n, (size[0], size[1]))
         upload, xp = self.device.backend.asarray, self.xp
-        self.samples = [
+        self.found = samples = [
             (upload(place), xp.expand_dims(upload(weight), axis=1))
             for place, weight in zip(pixels, weights, strict=True)
         ]
@@ -180,17 +184,17 @@ class ROIAlign(ROILayer):
             top[0].write(self.zeros(top[0].shape))
             return
         rows = xp.reshape(xp.permute_dims(bottom[0].read(), (0, 2, 3, 1)), (-1, channels))
-        values = [xp.take(rows, place, axis=0) * weight for place, weight in self.samples]
+        values = [xp.take(rows, place, axis=0) * weight for place, weight in samples]
         regions, channels, *grid_size = top[0].shape
         grid = xp.reshape(sum(values[1:], start=values[0]), (regions, *grid_size, channels))
         top[0].write(xp.permute_dims(grid, (0, 3, 1, 2)))
 
-    def spread(self, bottom: Blobs, top: Blobs) -> None:
+    def spread(self, found: list[Any], bottom: Blobs, top: Blobs) -> None:
         xp, (n, channels, height, width) = self.xp, bottom[0].shape
         total = self.zeros((n * height * width, channels))
         if top[0].shape[0]:
             dy = xp.reshape(xp.permute_dims(top[0].read_diff(), (0, 2, 3, 1)), (-1, channels))
-            for place, weight in self.samples:
+            for place, weight in found:
                 share = self.device.backend.scatter_add(dy * weight, place, n * height * width)
                 total = total + share
         image = xp.reshape(total, (n, height, width, channels))
@@ -239,24 +243,24 @@ class PSROIPooling(RegionPooling):
         rois = bottom[1].cpu_data().reshape(-1, 5)
         return bins_between(rois, self.scale, (self.group, self.group), n, (height, width)).each()
 
-    def pool(self, bottom: Blobs, top: Blobs) -> None:
+    def pool(self, regions: list[Region], bottom: Blobs, top: Blobs) -> None:
         xp, nothing = self.xp, self.zeros((self.dim,))
         x = xp.reshape(bottom[0].read(), self._parts(bottom))
         means = [
             nothing
             if y0 == y1 or x0 == x1
             else xp.mean(x[region.item, :, i, j, y0:y1, x0:x1], axis=(1, 2))
-            for region in self.found
+            for region in regions
             for i, (y0, y1) in enumerate(region.rows)
             for j, (x0, x1) in enumerate(region.columns)
         ]
-        bins = xp.reshape(xp.stack(means), (len(self.found), self.group, self.group, self.dim))
+        bins = xp.reshape(xp.stack(means), (len(regions), self.group, self.group, self.dim))
         top[0].write(xp.permute_dims(bins, (0, 3, 1, 2)))
 
-    def spread(self, bottom: Blobs, top: Blobs) -> None:
+    def spread(self, found: list[Any], bottom: Blobs, top: Blobs) -> None:
         xp, dy = self.xp, top[0].read_diff()
         total = self.zeros(self._parts(bottom))
-        for number, region in enumerate(self.found):
+        for number, region in enumerate(found):
             for i, (y0, y1) in enumerate(region.rows):
                 for j, (x0, x1) in enumerate(region.columns):
                     share = dy[number, :, i, j] / max(1, (y1 - y0) * (x1 - x0))

@@ -415,3 +415,10 @@ def test_nothing_is_in_proportion_to_an_empty_prior():
         NetError, ErrorCode.OUT_OF_RANGE, index=2, mentions=["code_type", "CENTER_SIZE"]
     ):
         loss(fields, bottoms=[LOCATION, SCORES, priors, OBJECTS])
+
+
+def test_backward_needs_a_forward_pass():
+    one = make_layer(text(), [LOCATION, SCORES, PRIORS, OBJECTS])
+
+    with expect_error(NetError, ErrorCode.BAD_STATE, mentions="run forward"):
+        one.layer.backward(one.top, [True, True, False, False], one.bottom)

@@ -206,3 +206,18 @@ class TestPSROIPooling:
     def test_other_channels_are_refused(self):
         with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions=["18", "output_dim", "2"]):
             make_layer(self.text(), [self.x()[:, 1:], ROIS])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        'type: "ROIPooling" roi_pooling_param { pooled_h: 2 pooled_w: 2 }',
+        'type: "ROIAlign" roi_pooling_param { pooled_h: 2 pooled_w: 2 }',
+        'type: "PSROIPooling" psroi_pooling_param { output_dim: 1 group_size: 2 spatial_scale: 1 }',
+    ],
+)
+def test_backward_needs_a_forward_pass(fields):
+    one = make_layer(fields, [np.zeros((N, 4, H, W)), ROIS])
+
+    with expect_error(NetError, ErrorCode.BAD_STATE, mentions="run forward"):
+        one.layer.backward(one.top, [True, False], one.bottom)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import MultiBoxLossParameter
-from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.base import Blobs, Exactly, not_computed
 from demitasse.layers.checks import check_predictions, conflict, wrong_shapes
 from demitasse.layers.detection.matching import (
     COLUMNS,
@@ -56,6 +56,9 @@ class MultiBoxLoss(LossLayer):
     differentiable = (0, 1)
     strict_propagate_down = False  # as in SSD
     dynamic_shapes = True  # matching runs on the host
+
+    matches: int | None = None
+    """Matches of the last forward pass."""
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         super().setup(bottom, top)
@@ -127,6 +130,8 @@ class MultiBoxLoss(LossLayer):
         yield xp.where(xp.expand_dims(self.counted, axis=2) > 0, slope, 0.0)
 
     def targets(self, bottom: Blobs) -> Targets:
+        if self.matches is None:
+            raise not_computed("matches")
         n, priors = self.sizes
         labels = self.matches if self.normalization.mode == "VALID" else n * priors
         return Targets(None, self.normalization.normalizer(n, labels))
