@@ -14,7 +14,7 @@ class Accuracy(Layer):
     The share of positions whose label is among the ``top_k`` highest scores. Scores that equal the
     labelled one count as better, so ties count against the prediction. A label that is not a class
     is wrong here, and refused by nets. A labelled score that is not a number counts as the best, as
-    in Caffe; ``believable`` tells.
+    in Caffe; see ``believable``.
 
     Source: Caffe, ``src/caffe/layers/accuracy_layer.cpp``.
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape -> accuracy (), and, with
@@ -77,11 +77,11 @@ class Accuracy(Layer):
 class SegAccuracy(Layer):
     """Compare the best class of every pixel with its label; a metric without a gradient.
 
-    How well a segmentation fits: accuracy, mean recall, mean intersection over union. Of equal
-    scores the last is the best. The mean recall is over classes that have pixels. The mean
-    intersection over union is over all classes; a class that is neither labelled nor predicted has
-    1. Pixels with an ``ignore_label`` do not count; any other label that is no class makes the
-    result NaN, where the original aborts. Not compared with the original.
+    The top is accuracy, mean recall and mean intersection over union. Of equal scores the last is
+    the best. The mean recall is over classes that have pixels. The mean intersection over union is
+    over all classes; a class that is neither labelled nor predicted has 1. Pixels with an
+    ``ignore_label`` do not count; any other label that is no class makes the result NaN, where the
+    original aborts. Not compared with the original.
 
     Source: DeepLab (also in hszhao/PSPNet), ``src/caffe/layers/seg_accuracy_layer.cpp``,
     ``src/caffe/util/confusion_matrix.cpp``.

@@ -1,4 +1,4 @@
-"""ArgMax: where the largest values are, and what they are if asked."""
+"""ArgMax: indices of the largest values, and the values on request."""
 
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly, Layer
@@ -10,7 +10,7 @@ from demitasse.layers.registry import register_layer
 class ArgMax(Layer):
     """The ``top_k`` largest values of each row or, with ``axis``, along that axis.
 
-    They come in falling order; of equal values, the one with the higher index comes first.
+    The values are in falling order; of equal values, the value with the higher index is first.
 
     Source: Caffe, ``src/caffe/layers/argmax_layer.cpp``.
     Shapes: bottom (N, ...) -> top (N, 1, top_k) of indices into the flattened row, or with
@@ -52,7 +52,7 @@ class ArgMax(Layer):
         top[0].write(xp.reshape(best, top[0].shape))
 
     def _largest(self, x: Array, axis: int) -> tuple[Array, Array]:
-        """Return where the k largest along an axis are, and what they are; k long along it."""
+        """Return indices and values of the k largest along an axis, both k long along the axis."""
         xp, n = self.xp, x.shape[axis]
         if self.k == 1:
             largest = xp.max(x, axis=axis, keepdims=True)

@@ -12,10 +12,13 @@ from demitasse.layers.checks import no_such_axis, out_of_range, shape_mismatch, 
 
 @dataclass(frozen=True)
 class ClassAxis:
-    """Sizes before, along and after the class axis of a blob of scores; no class is a ShapeError.
+    """Sizes before, along and after the class axis of a blob of scores.
 
     Scores are seen as (outer, C, inner), and their labels as (outer, inner), whatever the shape of
     the label blob.
+
+    Raises:
+        ShapeError: There are labels, and no classes.
     """
 
     axis: int

@@ -31,11 +31,11 @@ class ChannelNorm(Layer):
     Attributes:
         channels: Number of channels.
         eps: Number that is added to variances.
-        fraction: How much of the running averages stays when a batch is added.
+        fraction: Factor of the running averages when a batch is added.
         by_batch: True for the statistics of the batch, False for the averages.
-        averages: Places of the running averages among the parameters: mean and variance, or
+        averages: Indices of the running averages among the parameters: mean and variance, or
             Caffe's sums of unbiased variances with their factor; none without averages.
-        affine: Places of factors and offsets; none without them.
+        affine: Indices of factors and offsets; none without factors.
     """
 
     bottoms = tops = Exactly(1)

@@ -8,9 +8,9 @@ from demitasse.layers.registry import register_layer
 
 @register_layer("BatchReindex")
 class BatchReindex(Layer):
-    """y[i] = x[index[i]]; the gradients of an item that was chosen several times add up.
+    """Choose, repeat and order the items of a batch by a list of indices: y[i] = x[index[i]].
 
-    Items of a batch chosen, repeated and ordered by a list of indices.
+    The gradients of an item that was chosen several times add up.
 
     Source: Caffe, ``src/caffe/layers/batch_reindex_layer.cpp``.
     Shapes: bottoms x (N, ...), index (M,) -> top (M, ...).
@@ -49,7 +49,7 @@ class BatchReindex(Layer):
 class Filter(Layer):
     """Pass on the selected items of every bottom but the last, which selects.
 
-    The items of a batch whose selector is not 0. The output size is known only during forward;
+    An item is selected if its selector is not 0. The output size is known only during forward;
     before the first pass the tops have the size of all items.
 
     Source: Caffe, ``src/caffe/layers/filter_layer.cpp``.

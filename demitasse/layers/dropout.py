@@ -11,13 +11,13 @@ LARGEST = 0xFFFFFFFF
 
 @register_layer("Dropout")
 class Dropout(NeuronLayer):
-    """y = x * mask / (1 - ratio) in TRAIN, y = x in TEST; may run in place.
+    """Zero a random share of the values in TRAIN, and scale the rest; may run in place.
 
-    With ``scale_train: false`` y = x * mask in TRAIN, and y = x * (1 - ratio) in TEST. With
-    ``sample_weights_test`` TEST computes as TRAIN does, with a new mask in each pass: the spread of
-    the results measures the uncertainty of the net. A value is kept if its random 32-bit word is
-    above ``ratio`` of the largest word. The mask is the same on every device, and for each sample
-    with any number of data-parallel ranks.
+    y = x * mask / (1 - ratio) in TRAIN, y = x in TEST. With ``scale_train: false`` y = x * mask in
+    TRAIN, and y = x * (1 - ratio) in TEST. With ``sample_weights_test`` TEST computes as TRAIN
+    does, with a new mask in each pass: the spread of the results measures the uncertainty of the
+    net. A value is kept if its random 32-bit word is above ``ratio`` of the largest word. The mask
+    is the same on every device, and for each sample with any number of data-parallel ranks.
 
     Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``; the same of Fast R-CNN
     (rbgirshick/caffe-fast-rcnn) for ``scale_train``, of SegNet (alexgkendall/caffe-segnet) for

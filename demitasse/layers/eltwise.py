@@ -18,7 +18,7 @@ OPERATIONS: dict[int, Literal["PROD", "SUM", "MAX"]] = {
 
 @register_layer("Eltwise")
 class Eltwise(Layer):
-    """PROD, SUM with ``coeff``, or MAX; may run in place of its first bottom.
+    """Combine bottoms by PROD, SUM with ``coeff``, or MAX; may run in place of the first.
 
     Of equal maxima, the first two bottoms' goes to the second; a later bottom wins only when it is
     larger. The winner gets the gradient.

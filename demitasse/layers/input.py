@@ -7,9 +7,7 @@ from demitasse.layers.registry import register_layer
 
 @register_layer("Input")
 class Input(Layer):
-    """Net inputs: one shape for all tops, or one for each.
-
-    Blobs that the caller fills.
+    """Blobs that the caller fills: net inputs, with one shape for all tops or one for each.
 
     Source: Caffe, ``src/caffe/layers/input_layer.cpp``.
     Shapes: no bottom -> tops as given.
@@ -37,7 +35,7 @@ class Input(Layer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         """Do nothing: the caller fills the inputs."""
 
-    def backward(self, top: Blobs, propagate_down: list[bool], bottom: Blobs) -> None:  # type: ignore[override]
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         """Do nothing: there is no bottom."""
 
 
@@ -45,8 +43,8 @@ class Input(Layer):
 class Parameter(Layer):
     """Parameter as a top, initially zeros; the top shares its data.
 
-    A learned blob of its own, as a top. The gradients of several passes add up. (In Caffe top and
-    parameter share the memory of the gradient, so only the last pass counts.)
+    The gradients of several passes add up. (In Caffe top and parameter share the memory of the
+    gradient, so only the last pass counts.)
 
     Source: Caffe, ``src/caffe/layers/parameter_layer.cpp``.
     Shapes: no bottom -> top and parameter of ``shape``.

@@ -1,4 +1,4 @@
-"""MVN: each row has its mean taken away and is divided by its deviation; nothing is learned."""
+"""MVN: subtract the mean of each row, and divide by its deviation; nothing is learned."""
 
 from demitasse.backends import ops
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer

@@ -14,7 +14,7 @@ from demitasse.layers.registry import register_layer
 class Permute(Layer):
     """Put the axes named by ``order`` first, the others after them in their own order.
 
-    The axes of a blob in another order. Compared with OpenCV's output.
+    Compared with OpenCV's output.
 
     Source: SSD (weiliu89/caffe), ``src/caffe/layers/permute_layer.cpp``.
     Shapes: bottom (d0, d1, ...) -> top (d[order[0]], d[order[1]], ...).
@@ -123,7 +123,7 @@ class Reorg(Layer):
 class ShuffleChannel(Layer):
     """Channel j of group i becomes channel i of group j; may run in place.
 
-    Channels of several groups, one of each in turn. Not compared with the original.
+    Not compared with the original.
 
     Source: ShuffleNet (farmingyard/ShuffleNet), ``shuffle_channel_layer.cpp``.
     Shapes: bottom (N, C, ...) -> top the same; ``group`` divides C.

@@ -23,7 +23,7 @@ from demitasse.layers.registry import register_layer
 class RecurrentLayer(Layer):
     """Base class of layers for N sequences of T steps.
 
-    A pass begins with the state at the end of the last pass. cont is 0 at the begin of a sequence,
+    A pass begins with the state at the end of the last pass. cont is 0 at the start of a sequence,
     which resets the state, and 1 elsewhere. Gradients do not cross passes. With ``expose_hidden``
     states come from the last bottoms and go to the last tops instead; these bottoms get no
     gradient, and the gradients of these tops are not used, as in Caffe.
@@ -165,7 +165,7 @@ class RecurrentLayer(Layer):
         return self.saved(name, (self.t, self.n, parts * self.h))
 
     def state_blobs(self) -> Sequence[Blob]:
-        """Return the states at the begin of the next pass, after the first pass."""
+        """Return the states at the start of the next pass, after the first pass."""
         names = [] if self.exposed else [f"state {i}" for i in range(self.states)]
         return [self._saved[name].blob for name in names if name in self._saved]
 
@@ -292,9 +292,7 @@ def quarters(gates: Array) -> list[Array]:
 
 @register_layer("LSTMUnit")
 class LSTMUnit(Layer):
-    """One step of an LSTM.
-
-    One time step of an LSTM, without the products with its weights.
+    """One time step of an LSTM, without the products with its weights.
 
     With gate inputs i', f', o', g' beside each other and cont 0 where a sequence begins, else 1::
 

@@ -38,9 +38,8 @@ class ViewLayer(Layer):
 class Reshape(ViewLayer):
     """Replace ``num_axes`` axes from ``axis`` on by ``shape``.
 
-    Other axes over the same elements; nothing is copied. In ``shape``, 0 keeps the bottom's axis of
-    that place and one -1 is worked out from the rest. A negative ``axis`` counts from the end,
-    where -1 appends.
+    Nothing is copied. In ``shape``, 0 keeps the bottom's axis of that place and one -1 is worked
+    out from the rest. A negative ``axis`` counts from the end, where -1 appends.
 
     Source: Caffe, ``src/caffe/layers/reshape_layer.cpp``.
     Shapes: bottom (*lead, *replaced, *rest) -> top (*lead, *shape, *rest), the same data.
@@ -115,7 +114,7 @@ class Reshape(ViewLayer):
 class Flatten(ViewLayer):
     """Join the axes ``axis`` to ``end_axis``, both included.
 
-    Several axes made one; nothing is copied.
+    Nothing is copied.
 
     Source: Caffe, ``src/caffe/layers/flatten_layer.cpp``.
     Shapes: bottom (*lead, *joined, *rest) -> top (*lead, product of joined, *rest), the same data.

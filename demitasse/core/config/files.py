@@ -142,8 +142,9 @@ def untrusted_reason(status: os.stat_result, *, strict: bool = False, sticky: bo
 
     Args:
         status: Status of the file.
-        strict: Whether members of the user's own group are other users.
-        sticky: Whether the file is a folder in which sticky files are safe from other users.
+        strict: True if members of the user's own group are other users.
+        sticky: True to accept a folder that other users can write if its sticky bit is set, which
+            protects the files of the user.
     """
     if os.name != "posix":  # owner and mode carry no information elsewhere
         return ""

@@ -354,7 +354,7 @@ class DatabaseLayer(EpochDataLayer):
 
     Raises:
         ConfigError: ``source`` or ``batch_size`` is missing; ``on_error`` is unknown.
-        DataError: The database or a record cannot be read; names it.
+        DataError: The database or a record cannot be read; the error names it.
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:

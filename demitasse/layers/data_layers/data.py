@@ -22,7 +22,7 @@ class Data(DatabaseLayer):
 
     Raises:
         ConfigError: ``source`` or ``batch_size`` is missing; ``on_error`` is unknown.
-        DataError: The database or a record cannot be read; names it.
+        DataError: The database or a record cannot be read; the error names it.
     """
 
     def prepare(self, transform: TransformationParameter) -> None:
@@ -51,7 +51,7 @@ class AnnotatedData(DatabaseLayer):
     Raises:
         ConfigError: ``source`` or ``batch_size`` is missing; ``on_error`` is unknown; a sampler's
             range is empty; or images would come in many sizes.
-        DataError: The database or a record cannot be read; names it.
+        DataError: The database or a record cannot be read; the error names it.
     """
 
     def prepare(self, transform: TransformationParameter) -> None:

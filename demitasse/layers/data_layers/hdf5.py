@@ -25,7 +25,7 @@ class HDF5Data(EpochDataLayer):
 
     Raises:
         ConfigError: ``source`` or ``batch_size`` is missing; ``transform_param`` is given.
-        DataError: The list or a file cannot be read, or lacks a data set; names it.
+        DataError: The list or a file cannot be read, or lacks a data set; the error names it.
     """
 
     tops = AtLeast(1)

@@ -46,7 +46,7 @@ class ImageData(EpochDataLayer):
         ConfigError: ``source`` or ``batch_size`` is missing; one of ``new_height`` and
             ``new_width`` is given without the other; ``rand_skip`` may skip everything;
             ``on_error`` is unknown.
-        DataError: The list or an image cannot be read; names it.
+        DataError: The list or an image cannot be read; the error names it.
     """
 
     tops = Exactly(2)
@@ -189,7 +189,7 @@ class ImageSegData(LabelImageLayer):
             ``new_width`` is given without the other; ``rand_skip`` is given; ``on_error`` is
             unknown; or ``transform_param`` has a mean file, a resize or expand policy, or
             ``scale_factors`` that are not above 0 or come without a crop.
-        DataError: The list or an image cannot be read, or labels have another size; names it.
+        DataError: The list or an image cannot be read, or labels have another size.
     """
 
     tops = Between(2, 3)
@@ -222,7 +222,7 @@ class DenseImageData(LabelImageLayer):
         ConfigError: ``source`` or ``batch_size`` is missing; one of ``new_height`` and
             ``new_width``, or of ``crop_height`` and ``crop_width``, is given without the other;
             ``rand_skip`` is given; or there is a mean file.
-        DataError: The list or an image cannot be read, or labels have another size; names it.
+        DataError: The list or an image cannot be read, or labels have another size.
     """
 
     tops = Exactly(2)

@@ -32,7 +32,7 @@ class WindowData(PrefetchingDataLayer):
         ConfigError: ``source``, ``batch_size`` or ``crop_size`` is missing; ``crop_mode`` is
             unknown; ``context_pad`` leaves no room; the mean is given twice; ``on_error`` is
             unknown; or one of SSD's transforms is wanted.
-        DataError: The window file, the mean or an image cannot be read; names it.
+        DataError: The window file, the mean or an image cannot be read; the error names it.
         ShapeError: The mean does not fit.
     """
 

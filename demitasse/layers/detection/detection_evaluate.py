@@ -60,7 +60,7 @@ class DetectionEvaluate(Layer):
         ConfigError: ``num_classes`` is missing, or ``overlap_threshold`` is not above 0.
         DataError: The file of sizes cannot be read, or names fewer images than there are.
         ShapeError: The bottoms do not have these shapes.
-        NetError: A detection or an object is of no class there is.
+        NetError: The class of a detection or an object is out of range.
     """
 
     bottoms = Exactly(2)

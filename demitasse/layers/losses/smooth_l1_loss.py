@@ -74,11 +74,11 @@ class SmoothL1Loss(LossLayer):
 class SmoothL1LossOHEM(SmoothL1Loss):
     """Robust distance of predicted and target boxes: the sum, and the loss of each region.
 
-    SmoothL1Loss whose second top is what each region loses. A third bottom multiplies the
-    differences; ``sigma``, which the original does not have, is 1 unless given. FULL and VALID
-    divide by all positions (R x places), BATCH_SIZE by R; there is no ``ignore_label``. The second
-    top is not normalized, and passes no gradient back. Not compared with the original; the gradient
-    is exact for any weights, where the original's is so for weights of 0 and 1.
+    The second top is the loss of each region. A third bottom multiplies the differences; ``sigma``,
+    which the original does not have, is 1 unless given. FULL and VALID divide by all positions (R x
+    places), BATCH_SIZE by R; there is no ``ignore_label``. The second top is not normalized, and
+    passes no gradient back. Not compared with the original; the gradient is exact for any weights,
+    where the original's is so for weights of 0 and 1.
 
     Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/smooth_L1_loss_ohem_layer.cu``;
     Intel Caffe, ``smooth_L1_loss_ohem_layer.cpp``.

@@ -136,9 +136,9 @@ class SoftmaxWithLoss(LossLayer):
 class SoftmaxWithLossOHEM(SoftmaxWithLoss):
     """SoftmaxWithLoss with a third top, the loss of each position.
 
-    SoftmaxWithLoss whose third top is what each position loses. The third top is not normalized, is
-    0 for ignored labels, and passes no gradient back. With three tops the second top has the
-    probabilities, which the original leaves unwritten. Not compared with the original.
+    The third top is not normalized, is 0 for ignored labels, and passes no gradient back. With
+    three tops the second top has the probabilities, which the original leaves unwritten. Not
+    compared with the original.
 
     Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/softmax_loss_ohem_layer.cpp``; Intel
     Caffe, the same file.

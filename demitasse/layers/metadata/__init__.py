@@ -68,13 +68,13 @@ _MESSAGES = {
 
 
 METADATA: Mapping[str, LayerMetadata] = {
-    name: replace(facts, family=family, fields=facts.fields or _MESSAGES.get(name.lower(), ()))
+    name: replace(one, family=family, fields=one.fields or _MESSAGES.get(name.lower(), ()))
     for family, table in _TABLES.items()
-    for name, facts in table.items()
+    for name, one in table.items()
 }
 """Metadata by the canonical type of each layer class."""
 
-_CANONICAL = {alias: name for name, facts in METADATA.items() for alias in facts.aliases}
+_CANONICAL = {alias: name for name, one in METADATA.items() for alias in one.aliases}
 _registered: dict[str, LayerMetadata] = {}
 
 

@@ -69,8 +69,8 @@ class ParamMetadata(FrozenStruct):
         role: "weight": connects values, and all its units are the same while it is 0; "bias" is
             added, "scale" multiplies, "value" is used as it is. An "average" is computed by forward
             and never learned.
-        filler: The field that says what it begins with, or empty.
-        when: Condition there is one.
+        filler: Field with the filler of the initial values, or empty.
+        condition: Condition under which the layer has the parameter.
     """
 
     name: str
