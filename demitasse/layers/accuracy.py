@@ -47,7 +47,7 @@ class Accuracy(Layer):
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, axis = self.xp, self.axis
-        scores = axis.spread(self, bottom[0].read())
+        scores = axis.view(self, bottom[0].read())
         labels = axis.labels(self, bottom[1])
         own = axis.pick(self, scores, labels)
         reached = scores >= xp.expand_dims(own, axis=1)
@@ -104,7 +104,7 @@ class SegAccuracy(Layer):
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, axis = self.xp, self.axis
-        scores = axis.spread(self, bottom[0].read())
+        scores = axis.view(self, bottom[0].read())
         labels = axis.labels(self, bottom[1])  # (N, pixels)
         counted = axis.known(labels)
         wrong = ~counted

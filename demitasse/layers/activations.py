@@ -212,7 +212,7 @@ class PReLU(NeuronLayer):
         channels = Channels.of(bottom[0], self.type)
         if not self.shared:
             channels.need(self.channels, bottom[0], "slopes")
-        self.spread = () if self.shared else channels.spread
+        self.channel_shape = () if self.shared else channels.channel_shape
         super().reshape(bottom, top)
         self.op = ops.PReLU(dtype=self.dtype, bottom=bottom[0].shape, shared=self.shared)
 
@@ -233,7 +233,7 @@ class PReLU(NeuronLayer):
 
     def _slope(self) -> Array:
         """Return the slope in a shape that broadcasts with the bottom."""
-        return self.xp.reshape(self.blobs[0].read(), self.spread)
+        return self.xp.reshape(self.blobs[0].read(), self.channel_shape)
 
 
 TOP = 6.0

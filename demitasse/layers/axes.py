@@ -67,7 +67,7 @@ class ClassAxis:
         """Return the labels, truncated towards zero. Shapes: any -> (outer, inner), int64."""
         return layer.cast(layer.xp.reshape(blob.read(), (self.outer, self.inner)), "int64")
 
-    def spread(self, layer: Layer, scores: Array) -> Array:
+    def view(self, layer: Layer, scores: Array) -> Array:
         """Return scores with three axes. Shapes: (*outer, C, *inner) -> (outer, C, inner)."""
         return layer.xp.reshape(scores, (self.outer, self.classes, self.inner))
 
@@ -82,7 +82,7 @@ class ClassAxis:
         """
         xp = layer.xp
         inside = xp.expand_dims(self._clamped(layer, labels), axis=1)
-        return xp.take_along_axis(self.spread(layer, scores), inside, axis=1)[:, 0, :]
+        return xp.take_along_axis(self.view(layer, scores), inside, axis=1)[:, 0, :]
 
     def look_up(self, layer: Layer, table: Array, labels: Array) -> Array:
         """Return the row of the labelled class at each position; invalid labels are clamped.
@@ -135,7 +135,7 @@ class Channels:
         return (0, *range(2, self.rest + 2))
 
     @property
-    def spread(self) -> tuple[int, ...]:
+    def channel_shape(self) -> tuple[int, ...]:
         """Shape that broadcasts one value per channel: (1, C, 1, ...)."""
         return (1, self.count, *(1,) * self.rest)
 

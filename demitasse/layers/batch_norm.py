@@ -52,7 +52,7 @@ class ChannelNorm(Layer):
         channels.need(self.channels, bottom[0], "parameters")
         top[0].reshape_like(bottom[0])
         self.view = shape if len(shape) > 1 else (*shape, 1)  # (N, C, ...)
-        self.axes, self.spread = channels.axes, channels.spread
+        self.axes, self.channel_shape = channels.axes, channels.channel_shape
         # values in one channel
         self.rows = bottom[0].count // self.channels if self.channels else 0
         if self.channels and not self.rows and self.by_batch:
@@ -68,28 +68,28 @@ class ChannelNorm(Layer):
         xp, x = self.xp, self.xp.reshape(bottom[0].read(), self.view)
         if self.by_batch:
             mean = xp.mean(x, axis=self.axes)
-            centred = x - xp.reshape(mean, self.spread)
+            centred = x - xp.reshape(mean, self.channel_shape)
             variance = xp.mean(centred * centred, axis=self.axes)
             self._add_to_averages(mean, variance)
             for blob, value in zip(top[1:], (mean, variance), strict=False):
                 blob.write(xp.reshape(value, blob.shape))
         else:
             mean, variance = self.running_averages()
-            centred = x - xp.reshape(mean, self.spread)
+            centred = x - xp.reshape(mean, self.channel_shape)
         deviation = xp.sqrt(variance + self.eps)
-        y = centred / xp.reshape(deviation, self.spread)
+        y = centred / xp.reshape(deviation, self.channel_shape)
         self.saved("deviation", (self.channels,)).write(deviation)
         if self._keeps(bottom, top):
             # a copy, since a layer that runs in place may overwrite the top
             self.saved("normalised", self.view).write(y)
         if self.affine:
-            factor, offset = map(self._spread, self.affine)
+            factor, offset = map(self._per_channel, self.affine)
             y = y * factor + offset
         top[0].write(xp.reshape(y, top[0].shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, dy = self.xp, self.xp.reshape(top[0].read_diff(), self.view)
-        deviation = xp.reshape(self.saved("deviation", (self.channels,)).read(), self.spread)
+        deviation = xp.reshape(self.saved("deviation", (self.channels,)).read(), self.channel_shape)
         learns = [index for index in self.affine if self.param_propagate_down(index)]
         if self.by_batch or learns:
             unit = self._unit(bottom, deviation, kept=self._keeps(bottom, top))
@@ -97,7 +97,7 @@ class ChannelNorm(Layer):
             blob, diff = self.blobs[index], dy * unit if index == self.affine[0] else dy
             blob.add_diff(xp.reshape(xp.sum(diff, axis=self.axes), blob.shape))
         if self.affine:
-            dy = dy * self._spread(self.affine[0])
+            dy = dy * self._per_channel(self.affine[0])
         if not propagate_down[0]:
             return
         if self.by_batch:
@@ -126,12 +126,12 @@ class ChannelNorm(Layer):
         """Return the normalised values of the last pass."""
         if kept:
             return self.saved("normalised", self.view).read()
-        mean = self.xp.reshape(self.running_averages()[0], self.spread)
+        mean = self.xp.reshape(self.running_averages()[0], self.channel_shape)
         return (self.xp.reshape(bottom[0].read(), self.view) - mean) / deviation
 
-    def _spread(self, index: int) -> Array:
+    def _per_channel(self, index: int) -> Array:
         """Return a parameter in a shape that broadcasts with the bottom."""
-        return self.xp.reshape(self.blobs[index].read(), self.spread)
+        return self.xp.reshape(self.blobs[index].read(), self.channel_shape)
 
     def running_averages(self) -> tuple[Array, Array]:
         """Return the running averages of mean and variance; of sums, 0 before the first batch."""

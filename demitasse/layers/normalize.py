@@ -40,7 +40,7 @@ class Normalize(Layer):
             channels.need(self.channels, bottom[0], "scales")
         top[0].reshape_like(bottom[0])
         self.axes = tuple(range(1, channels.rest + 2)) if self.across else (1,)
-        self.spread = () if self.shared else channels.spread
+        self.channel_shape = () if self.shared else channels.channel_shape
         self.op = None
         if not self.across:
             self.op = ops.Normalize(self.dtype, bottom[0].shape, self.eps, self.shared)
@@ -69,4 +69,4 @@ class Normalize(Layer):
             bottom[0].write_diff((du - unit * along) / length)
 
     def _scale(self) -> Array:
-        return self.xp.reshape(self.blobs[0].read(), self.spread)
+        return self.xp.reshape(self.blobs[0].read(), self.channel_shape)

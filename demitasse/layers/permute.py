@@ -96,23 +96,23 @@ class Reorg(Layer):
         top[0].reshape((n, c * s * s, h // s, w // s))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        moved = self._moved(bottom[0].read(), bottom[0].shape, spread=self.reverse)
+        moved = self._moved(bottom[0].read(), bottom[0].shape, to_blocks=self.reverse)
         top[0].write(self.xp.reshape(moved, top[0].shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             shape = bottom[0].shape
-            moved = self._moved(top[0].read_diff(), shape, spread=not self.reverse)
+            moved = self._moved(top[0].read_diff(), shape, to_blocks=not self.reverse)
             bottom[0].write_diff(self.xp.reshape(moved, shape))
 
-    def _moved(self, x: Array, shape: tuple[int, ...], *, spread: bool) -> Array:
-        """Return blocks gathered to channels or, with ``spread``, channels scattered to blocks.
+    def _moved(self, x: Array, shape: tuple[int, ...], *, to_blocks: bool) -> Array:
+        """Return blocks gathered to channels or, with ``to_blocks``, channels scattered to blocks.
 
         ``shape`` is that of the bottom.
         """
         xp, s, (n, c, h, w) = self.xp, self.stride, shape
         less = c // (s * s)
-        if spread:
+        if to_blocks:
             x = xp.reshape(x, (n, s, s, less, h, w))
             return xp.permute_dims(x, (0, 3, 4, 1, 5, 2))  # (N, C / s^2, H, s, W, s)
         x = xp.reshape(x, (n, less, h, s, w, s))

@@ -30,14 +30,14 @@ class RegionPooling(Layer):
     strict_propagate_down = False
     dynamic_shapes = True  # the host computes the bins
 
-    found: list[Any] | None = None
-    """Regions with their bins, or what else backward needs of them, from the last forward pass."""
+    saved_regions: list[Any] | None = None
+    """Regions of the last forward pass with their bins, or pixels and weights, for backward."""
 
     def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
         """Return channels, height and width of the top."""
         raise NotImplementedError(type(self).__name__)
 
-    def look(self, bottom: Blobs) -> list[Region]:
+    def regions_of(self, bottom: Blobs) -> list[Region]:
         """Return the regions with their bins."""
         raise NotImplementedError(type(self).__name__)
 
@@ -48,9 +48,9 @@ class RegionPooling(Layer):
         top[0].reshape((rois.shape[0], *self.top_shape(bottom)))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        self.found = self.look(bottom)
-        if self.found:
-            self.pool(self.found, bottom, top)
+        self.saved_regions = self.regions_of(bottom)
+        if self.saved_regions:
+            self.pool(self.saved_regions, bottom, top)
         else:
             top[0].write(self.zeros(top[0].shape))
 
@@ -60,12 +60,12 @@ class RegionPooling(Layer):
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
-            if self.found is None:
+            if self.saved_regions is None:
                 raise not_computed("regions")
-            self.spread(self.found, bottom, top)
+            self.write_map_diff(self.saved_regions, bottom, top)
 
-    def spread(self, found: list[Any], bottom: Blobs, top: Blobs) -> None:
-        """Write the gradient of the map."""
+    def write_map_diff(self, saved: list[Any], bottom: Blobs, top: Blobs) -> None:
+        """Write the gradient of the map, by ``saved_regions``."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -107,7 +107,7 @@ class ROIPooling(ROILayer):
     def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
         return (bottom[0].shape[1], *self.pooled)
 
-    def look(self, bottom: Blobs) -> list[Region]:
+    def regions_of(self, bottom: Blobs) -> list[Region]:
         n, _, height, width = bottom[0].shape
         rois = widened(bottom[1].cpu_data().reshape(-1, 5), self.pad_ratio)
         return bins(rois, self.scale, self.pooled, n, (height, width)).each()
@@ -129,10 +129,10 @@ class ROIPooling(ROILayer):
             pooled.append(xp.stack(bins, axis=1))
         return xp.stack(pooled, axis=1)
 
-    def spread(self, found: list[Any], bottom: Blobs, top: Blobs) -> None:
+    def write_map_diff(self, saved: list[Any], bottom: Blobs, top: Blobs) -> None:
         xp, x, dy = self.xp, bottom[0].read(), top[0].read_diff()
         total = self.zeros(x.shape)
-        for number, region in enumerate(found):
+        for number, region in enumerate(saved):
             for i, (y0, y1) in enumerate(region.rows):
                 for j, (x0, x1) in enumerate(region.columns):
                     if y0 == y1 or x0 == x1:
@@ -176,7 +176,7 @@ class ROIAlign(ROILayer):
         rois = widened(bottom[1].cpu_data().reshape(-1, 5), self.pad_ratio)
         pixels, weights = grid_samples(rois, self.scale, self.pooled, n, (size[0], size[1]))
         upload, xp = self.device.backend.asarray, self.xp
-        self.found = samples = [
+        self.saved_regions = samples = [
             (upload(place), xp.expand_dims(upload(weight), axis=1))
             for place, weight in zip(pixels, weights, strict=True)
         ]
@@ -189,12 +189,12 @@ class ROIAlign(ROILayer):
         grid = xp.reshape(sum(values[1:], start=values[0]), (regions, *grid_size, channels))
         top[0].write(xp.permute_dims(grid, (0, 3, 1, 2)))
 
-    def spread(self, found: list[Any], bottom: Blobs, top: Blobs) -> None:
+    def write_map_diff(self, saved: list[Any], bottom: Blobs, top: Blobs) -> None:
         xp, (n, channels, height, width) = self.xp, bottom[0].shape
         total = self.zeros((n * height * width, channels))
         if top[0].shape[0]:
             dy = xp.reshape(xp.permute_dims(top[0].read_diff(), (0, 2, 3, 1)), (-1, channels))
-            for place, weight in found:
+            for place, weight in saved:
                 share = self.device.backend.scatter_add(dy * weight, place, n * height * width)
                 total = total + share
         image = xp.reshape(total, (n, height, width, channels))
@@ -238,7 +238,7 @@ class PSROIPooling(RegionPooling):
             raise wrong_shapes("PSROIPooling", expected, bottom[0])
         return self.dim, self.group, self.group
 
-    def look(self, bottom: Blobs) -> list[Region]:
+    def regions_of(self, bottom: Blobs) -> list[Region]:
         n, _, height, width = bottom[0].shape
         rois = bottom[1].cpu_data().reshape(-1, 5)
         return bins_between(rois, self.scale, (self.group, self.group), n, (height, width)).each()
@@ -257,10 +257,10 @@ class PSROIPooling(RegionPooling):
         bins = xp.reshape(xp.stack(means), (len(regions), self.group, self.group, self.dim))
         top[0].write(xp.permute_dims(bins, (0, 3, 1, 2)))
 
-    def spread(self, found: list[Any], bottom: Blobs, top: Blobs) -> None:
+    def write_map_diff(self, saved: list[Any], bottom: Blobs, top: Blobs) -> None:
         xp, dy = self.xp, top[0].read_diff()
         total = self.zeros(self._parts(bottom))
-        for number, region in enumerate(found):
+        for number, region in enumerate(saved):
             for i, (y0, y1) in enumerate(region.rows):
                 for j, (x0, x1) in enumerate(region.columns):
                     share = dy[number, :, i, j] / max(1, (y1 - y0) * (x1 - x0))

@@ -31,7 +31,7 @@ class OperandLayer(Layer):
         write = operand.add_diff if len(bottom) == 1 else operand.write_diff
         write(total)
 
-    def spread(self, operand: Blob) -> Array:
+    def broadcast(self, operand: Blob) -> Array:
         """Return an operand in a shape that broadcasts with (outer, dim, inner)."""
         return self.xp.reshape(operand.read(), (1, operand.count, 1))
 
@@ -80,9 +80,9 @@ class Scale(OperandLayer):
         xp, x = self.xp, bottom[0].read()
         if top[0] is bottom[0]:
             self.saved("x", bottom[0].shape).write(x)
-        y = xp.reshape(x, self.view) * self.spread(self.operand(bottom))
+        y = xp.reshape(x, self.view) * self.broadcast(self.operand(bottom))
         if self.has_bias:
-            y = y + self.spread(self.blobs[-1])
+            y = y + self.broadcast(self.blobs[-1])
         top[0].write(xp.reshape(y, top[0].shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
@@ -95,7 +95,7 @@ class Scale(OperandLayer):
             x = self.saved("x", bottom[0].shape) if top[0] is bottom[0] else bottom[0]
             self.write_operand_diff(bottom, dy * xp.reshape(x.read(), self.view))
         if propagate_down[0]:
-            dx = dy * self.spread(self.operand(bottom))
+            dx = dy * self.broadcast(self.operand(bottom))
             bottom[0].write_diff(xp.reshape(dx, bottom[0].shape))
 
 
@@ -129,7 +129,7 @@ class Bias(OperandLayer):
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp
-        y = xp.reshape(bottom[0].read(), self.view) + self.spread(self.operand(bottom))
+        y = xp.reshape(bottom[0].read(), self.view) + self.broadcast(self.operand(bottom))
         top[0].write(xp.reshape(y, top[0].shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:

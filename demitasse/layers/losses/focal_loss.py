@@ -91,6 +91,6 @@ class FocalLoss(LossLayer):
         loss = -self.alpha * rest**self.gamma * log
         loss = xp.where(axis.known(labels), loss, float("nan"))
         factor = self.alpha * (rest**self.gamma - self.gamma * p * log * rest ** (self.gamma - 1))
-        every = axis.spread(self, every)
+        every = axis.view(self, every)
         slope = xp.expand_dims(factor, axis=1) * (every - self.cast(axis.matches(self, labels)))
         return loss, slope

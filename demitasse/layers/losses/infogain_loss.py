@@ -74,12 +74,12 @@ class InfogainLoss(LossLayer):
         prob = softmax(xp, bottom[0].read(), axis.axis)
         self.saved("prob", prob.shape).write(prob)
         labels = axis.labels(self, bottom[1])
-        log = xp.log(xp.maximum(axis.spread(self, prob), LOG_THRESHOLD))
+        log = xp.log(xp.maximum(axis.view(self, prob), LOG_THRESHOLD))
         loss = -xp.sum(self._rows(bottom, labels) * log, axis=1)  # (outer, inner)
         return xp.where(axis.known(labels), loss, float("nan"))
 
     def gradients(self, bottom: Blobs) -> Iterator[Array]:
-        prob = self.axis.spread(self, self.saved("prob", bottom[0].shape).read())
+        prob = self.axis.view(self, self.saved("prob", bottom[0].shape).read())
         rows = self._rows(bottom, self.axis.labels(self, bottom[1]))
         yield prob * self.xp.sum(rows, axis=1, keepdims=True) - rows
 

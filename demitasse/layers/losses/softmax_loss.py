@@ -85,7 +85,7 @@ class SoftmaxWithLoss(LossLayer):
         labels = axis.labels(self, bottom[1])
         loss = -xp.log(xp.maximum(axis.pick(self, prob, labels), FLT_MIN))
         if self.smoothing:
-            every = xp.log(xp.maximum(axis.spread(self, prob), FLT_MIN))
+            every = xp.log(xp.maximum(axis.view(self, prob), FLT_MIN))
             loss = (1 - self.smoothing) * loss - self.smoothing * xp.mean(every, axis=1)
         loss = xp.where(axis.known(labels), loss, float("nan"))
         weights = self._weights(bottom, labels)
@@ -97,7 +97,7 @@ class SoftmaxWithLoss(LossLayer):
         if self.smoothing:
             target = (1 - self.smoothing) * target + self.smoothing / axis.classes
         prob = self.saved("prob", bottom[0].shape).read()
-        slope = axis.spread(self, prob) - target  # (outer, C, inner)
+        slope = axis.view(self, prob) - target  # (outer, C, inner)
         weights = self._weights(bottom, labels)
         yield slope if weights is None else slope * self.xp.expand_dims(weights, axis=1)
 
