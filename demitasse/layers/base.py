@@ -93,11 +93,6 @@ class SavedForBackward:
         self.blob, self.name = blob, name
         self._layer, self._pass_id = layer, -1
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the buffer."""
-        return self.blob.shape
-
     def write(self, array: Array) -> None:
         """Copy ``array``, which must have exactly the buffer's shape."""
         self.blob.write(array)

@@ -23,11 +23,6 @@ Shape = tuple[int, ...]
 Make = Callable[[Draw], np.ndarray]
 
 
-def fill(shape: Shape, filler: FillerParameter, seed: int, stream: int) -> np.ndarray:
-    """Return an array (``shape``, float64) filled by a message; see ``filling``."""
-    return filling(shape, filler, seed, stream)()
-
-
 def filling(
     shape: Shape, filler: FillerParameter, seed: int, stream: int
 ) -> Callable[[], np.ndarray]:

@@ -2,7 +2,6 @@
 
 from demitasse.backends import ops
 from demitasse.blob import Blob
-from demitasse.core.device import Device
 from demitasse.io.proto import LayerParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import out_of_range, positive, wrong_shapes
@@ -69,11 +68,6 @@ class SPP(Layer):
     def internal_blobs(self) -> list[Blob]:
         inner = [blob for pool in self.pools for blob in pool.internal_blobs()]
         return super().internal_blobs() + self.pooled + inner
-
-    def to(self, device: Device) -> None:
-        super().to(device)
-        for pool in self.pools:
-            pool.to(device)
 
     def clear_constants(self) -> None:
         super().clear_constants()

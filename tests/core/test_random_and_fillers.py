@@ -8,7 +8,7 @@ from demitasse.backends import random
 from demitasse.core.device import Device
 from demitasse.errors import ConfigError
 from demitasse.io.proto import FillerParameter
-from demitasse.layers.fillers import FILLERS, fill
+from demitasse.layers.fillers import FILLERS, filling
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
@@ -77,7 +77,7 @@ def test_uniforms_fill_their_interval():
 
 
 def filled(shape, **fields):
-    return fill(shape, FillerParameter(**fields), seed=1, stream=2)
+    return filling(shape, FillerParameter(**fields), seed=1, stream=2)()
 
 
 def test_constant():

@@ -9,7 +9,7 @@ from demitasse.core.axes import LEGACY
 from demitasse.io.proto import BlobShape, FillerParameter
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
 from demitasse.layers.checks import conflict, wrong_count
-from demitasse.layers.fillers import fill, filling
+from demitasse.layers.fillers import filling
 from demitasse.layers.registry import register_layer
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class DummyData(Layer):
     def _fill(self, index: int, blob: Blob) -> None:
         """Fill one top on the host, for the same numbers on every device."""
         stream = stream_of(f"{self.name}/{index}/{self.fills}")
-        values = fill(blob.shape, self.fillers[index], self.context.seed, stream)
+        values = filling(blob.shape, self.fillers[index], self.context.seed, stream)()
         host = blob.data_memory.mutable_cpu_data(discard=True)
         host[: blob.count] = values.reshape(-1)
 
