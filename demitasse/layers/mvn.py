@@ -1,5 +1,7 @@
 """MVN: subtract the mean of each row, and divide by its deviation; nothing is learned."""
 
+import math
+
 from demitasse.backends import ops
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.numerics import normalization_backward
@@ -25,8 +27,8 @@ class MVN(Layer):
         p, x = self.param.mvn_param, bottom[0]
         shape = (x.num, x.channels, x.height, x.width)
         top[0].reshape(shape)
-        rows = shape[0] if p.across_channels else shape[0] * shape[1]
-        self.view = (rows, x.count // rows if rows else 0)
+        lead = 1 if p.across_channels else 2  # axes of the rows
+        self.view = (math.prod(shape[:lead]), math.prod(shape[lead:]))
         self.divides, self.eps = p.normalize_variance, p.eps
         self.op = ops.MVN(self.dtype, shape, p.across_channels, self.divides, self.eps)
 

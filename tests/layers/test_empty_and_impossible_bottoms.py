@@ -17,6 +17,17 @@ def test_the_softmax_of_nothing_is_nothing(backend):
     assert top.shape == diff.shape == (3, 0)
 
 
+@pytest.mark.parametrize("across", ["true", "false"])
+def test_a_batch_of_no_images_is_normalised_without_a_warning(across, backend):
+    text = f'type: "MVN" mvn_param {{ across_channels: {across} }}'
+    layer = make_layer(text, [np.zeros((0, 3, 2, 2))], device=backend, dtype="float32")
+
+    [top] = layer.forward()
+    [diff] = layer.backward(np.zeros(top.shape))
+
+    assert top.shape == diff.shape == (0, 3, 2, 2)
+
+
 def test_a_loss_of_no_triplets_is_nothing(backend):
     bottoms = [np.zeros((0, 3, 2))] * 3
     layer = make_layer('type: "TripletLoss"', bottoms, device=backend, dtype="float32")
