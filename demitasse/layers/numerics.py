@@ -16,6 +16,11 @@ def sigmoid(xp: Any, x: Array) -> Array:
     return 0.5 * xp.tanh(0.5 * x) + 0.5
 
 
+def sigmoid_cross_entropy(xp: Any, x: Array, target: Array) -> Array:
+    """Return -(t log s(x) + (1 - t) log(1 - s(x))) of scores x and targets t, without overflow."""
+    return xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0.0) - x * target
+
+
 def softmax(xp: Any, x: Array, axis: int) -> Array:
     """Return the softmax of ``x`` along ``axis``; the largest value is subtracted first."""
     if 0 in x.shape:

@@ -14,7 +14,7 @@ from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Blobs
 from demitasse.layers.checks import out_of_range
 from demitasse.layers.losses.base import LossLayer, Normalization, Targets, refuse_weights
-from demitasse.layers.numerics import FLT_MIN, sigmoid, softmax
+from demitasse.layers.numerics import FLT_MIN, sigmoid, sigmoid_cross_entropy, softmax
 from demitasse.layers.registry import register_layer
 
 
@@ -75,7 +75,7 @@ class FocalLoss(LossLayer):
         yes = self.cast(self.cast(target, "int64") == 1)
         sign = 2 * yes - 1
         p = sigmoid(xp, sign * x)
-        entropy = xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0.0) - x * target
+        entropy = sigmoid_cross_entropy(xp, x, target)
         weight = (yes * self.alpha + (1 - yes) * (1 - self.alpha)) * (1 - p) ** self.gamma
         slope = weight * (sigmoid(xp, x) - target - sign * self.gamma * p * entropy)
         return weight * entropy, slope

@@ -23,7 +23,7 @@ from demitasse.layers.detection.matching import (
 )
 from demitasse.layers.detection.mining import Mining, all_counted
 from demitasse.layers.losses.base import LossLayer, Normalization, Targets, refuse_weights
-from demitasse.layers.numerics import FLT_MIN, sigmoid, softmax
+from demitasse.layers.numerics import FLT_MIN, sigmoid, sigmoid_cross_entropy, softmax
 from demitasse.layers.registry import register_layer
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ class MultiBoxLoss(LossLayer):
         box_losses = xp.sum(each, axis=3)  # (N, P, L)
         scores, kinds = self._scores(bottom), self.kinds
         if self.assign.multi_label:
-            entropy = xp.log1p(xp.exp(-xp.abs(scores))) + xp.maximum(scores, 0.0) - scores * kinds
-            class_losses = xp.sum(entropy, axis=2)  # (N, P)
+            class_losses = xp.sum(sigmoid_cross_entropy(xp, scores, kinds), axis=2)  # (N, P)
         else:
             picked = xp.sum(softmax(xp, scores, 2) * kinds, axis=2)
             class_losses = -xp.log(xp.maximum(picked, FLT_MIN))

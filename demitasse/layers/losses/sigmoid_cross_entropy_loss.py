@@ -7,7 +7,7 @@ from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs
 from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.losses.base import LossLayer, Normalization, Targets, refuse_weights
-from demitasse.layers.numerics import sigmoid
+from demitasse.layers.numerics import sigmoid, sigmoid_cross_entropy
 from demitasse.layers.registry import register_layer
 
 
@@ -42,9 +42,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
         self.op = ops.PairLoss(self.dtype, "sigmoid", count, divisor, rule.ignore_label)
 
     def losses(self, bottom: Blobs) -> Array:
-        xp, x = self.xp, bottom[0].read()
-        # log(1 + exp(-|x|)) + max(x, 0) - x t
-        return xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0.0) - x * self._target(bottom)
+        return sigmoid_cross_entropy(self.xp, bottom[0].read(), self._target(bottom))
 
     def gradients(self, bottom: Blobs) -> Iterator[Array]:
         yield sigmoid(self.xp, bottom[0].read()) - self._target(bottom)
