@@ -53,19 +53,14 @@ def log_of_base(base: float, field_name: str) -> float:
     return math.log(base)
 
 
-class Linear(NeuronLayer):
-    """Base class of functions of shift + scale x."""
-
-    scale: float
-    shift: float
-
-    def _inner(self, x: Array) -> Array:
-        x = x if self.scale == 1 else x * self.scale
-        return x if self.shift == 0 else x + self.shift
+def linear(x: Array, scale: float, shift: float) -> Array:
+    """Return shift + scale x."""
+    x = x if scale == 1 else x * scale
+    return x if shift == 0 else x + shift
 
 
 @register_layer("Log")
-class Log(Linear):
+class Log(NeuronLayer):
     """Logarithm of a linear function of every element; may run in place.
 
     y = log(shift + scale x) to a base.
@@ -89,17 +84,17 @@ class Log(Linear):
         self.scale, self.shift, self.outer = self.constants = p.scale, p.shift, 1 / log_base
 
     def value(self, x: Array) -> Array:
-        y = self.xp.log(self._inner(x))
+        y = self.xp.log(linear(x, self.scale, self.shift))
         return y if self.outer == 1 else y * self.outer
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
-            inner = self._inner(self.saved_input(bottom, top))
+            inner = linear(self.saved_input(bottom, top), self.scale, self.shift)
             bottom[0].write_diff(top[0].read_diff() * (self.scale * self.outer) / inner)
 
 
 @register_layer("Power")
-class Power(Linear):
+class Power(NeuronLayer):
     """A power of a linear function of every element; may run in place.
 
     y = (shift + scale x)^power.
@@ -122,14 +117,15 @@ class Power(Linear):
         if self.slope == 0:
             value = self._raised(self.full((), self.shift), self.power)
             return self.xp.broadcast_to(value, x.shape)
-        return self._raised(self._inner(x), self.power)
+        return self._raised(linear(x, self.scale, self.shift), self.power)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if not propagate_down[0]:
             return
         slope: Array | float = self.slope
         if self.needs_input:
-            slope = slope * self._raised(self._inner(self.saved_input(bottom, top)), self.power - 1)
+            inner = linear(self.saved_input(bottom, top), self.scale, self.shift)
+            slope = slope * self._raised(inner, self.power - 1)
         bottom[0].write_diff(top[0].read_diff() * slope)
 
     @staticmethod
