@@ -395,29 +395,21 @@ class Layer(Arrays):
         ]
 
     def loss(self, index: int) -> float:
-        """Return the loss weight of a top; 0 beyond what was set."""
+        """Return the loss weight of a top."""
         return self.loss_weights[index] if index < len(self.loss_weights) else 0.0
-
-    def set_loss(self, index: int, weight: float) -> None:
-        """Set the loss weight of a top."""
-        self.loss_weights += [0.0] * (index + 1 - len(self.loss_weights))
-        self.loss_weights[index] = weight
 
     def _set_loss_weights(self, top: Blobs) -> None:
         given = list(self.param.loss_weight)
-        if not given:
-            return
-        if len(given) != len(top):
+        if len(given) not in {0, len(top)}:
             message = (
                 f"loss_weight is given {len(given)} times for {len(top)} tops; "
                 "give it for every top or not at all"
             )
             code = ErrorCode.COUNT_MISMATCH
             raise NetError(message, code=code, field="loss_weight", got=len(given))
-        for index, weight in enumerate(given):
-            if weight:
-                self.set_loss(index, weight)
-                top[index].set_diff(weight)
+        if any(given):
+            self.loss_weights = given
+            self.fill_loss_weights(top)
 
     def fill_loss_weights(self, top: Blobs) -> None:
         """Write the loss weights into the gradients of the tops, after a change of shape."""
