@@ -9,8 +9,7 @@ Source: Caffe, ``include/caffe/layer.hpp``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -22,7 +21,7 @@ from demitasse.blob import Blob
 from demitasse.core.deprecated import adopt_renamed_overrides, deprecated_attribute
 from demitasse.core.device import Device
 from demitasse.core.host import check_size
-from demitasse.core.out_of_memory import with_location
+from demitasse.core.out_of_memory import memory_errors_at
 from demitasse.core.text import html_of
 from demitasse.errors import ErrorCode, NetError, ShapeError
 from demitasse.io.proto import FillerParameter, LayerParameter
@@ -442,20 +441,13 @@ class Layer(Arrays):
             blob = self._blob(shape, f"{self.name}[{index}]")
             filler = filler if filler is not None else FillerParameter()
             stream = stream_of(f"{self.name}/{index}")
-
-            @contextmanager
-            def located() -> Iterator[None]:
-                try:
-                    yield
-                except MemoryError as error:
-                    raise with_location(error, f"parameter {index} of shape {shape}") from error
-
-            with located():
+            at = f"parameter {index} of shape {shape}", self.device.backend.explained
+            with memory_errors_at(*at):
                 check_size(blob.data_memory.nbytes)
             filled = filling(shape, filler, self.context.seed, stream)
 
             def write(host: Array) -> None:
-                with located():
+                with memory_errors_at(*at):
                     host[...] = filled().reshape(-1)
 
             blob.data_memory.lazy_init(write)
