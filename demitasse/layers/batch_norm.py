@@ -178,13 +178,11 @@ class BatchNorm(ChannelNorm):
         p = self.param.batch_norm_param
         self.fraction, self.eps = p.moving_average_fraction, p.eps
         given = p.HasField("use_global_stats")
-        self.use_global_stats = p.use_global_stats if given else self.phase == "TEST"
-        self.by_batch = not self.use_global_stats
+        self.by_batch = not p.use_global_stats if given else self.phase == "TRAIN"
         self.channels = self.channels_of(bottom).count
         for shape in ((self.channels,), (self.channels,), (1,)):
             self.add_param(shape)
-        self.scaled = p.scale_bias or p.HasField("scale_filler") or p.HasField("bias_filler")
-        if self.scaled:
+        if p.scale_bias or p.HasField("scale_filler") or p.HasField("bias_filler"):
             self.eps, self.affine = max(p.eps, NV_EPS), (3, 4)
             ones = FillerParameter(value=1)
             self.add_param((self.channels,), p.scale_filler if p.HasField("scale_filler") else ones)
@@ -193,7 +191,7 @@ class BatchNorm(ChannelNorm):
         for index in self.averages:
             if index == len(self.param.param):
                 self.param.param.add(lr_mult=0)
-            elif self.scaled:  # files for NVCaffe have the rates of scale and bias here
+            elif self.affine:  # files for NVCaffe have the rates of scale and bias here
                 self.param.param[index].lr_mult = self.param.param[index].decay_mult = 0
             elif self.param.param[index].lr_mult:
                 message = (

@@ -41,12 +41,12 @@ class SegNetBN(ChannelNorm):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.bn_param
-        self.learns = self.by_batch = p.bn_mode == BNParameter.LEARN
-        if len(top) > 1 and not self.learns:
+        self.by_batch = p.bn_mode == BNParameter.LEARN
+        if len(top) > 1 and not self.by_batch:
             message = "only SegNet's BN in mode LEARN has mean and variance as further tops"
             raise conflict("bn_param.bn_mode", message)
         self.channels, self.fraction = self.channels_of(bottom).count, 0.0
-        self.eps = EPS if self.learns else 0.0
+        self.eps = EPS if self.by_batch else 0.0
         for filler in (p.scale_filler, p.shift_filler):
             self.add_param((1, self.channels, 1, 1), filler)
 
@@ -56,7 +56,7 @@ class SegNetBN(ChannelNorm):
             blob.reshape((1, self.channels, 1, 1))
         if len(top) > 1:
             self.op = None
-        elif not self.learns:
+        elif not self.by_batch:
             n, c, *spatial = bottom[0].shape
             self.op = ops.Scale(self.dtype, n, c, math.prod(spatial), True)
 

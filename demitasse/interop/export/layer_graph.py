@@ -342,14 +342,14 @@ def batch_norm_parameters(node: LayerNode) -> BatchNormParameters:
     layer = node.layer_as(BatchNorm)
     blobs, count = [blob.cpu_data() for blob in layer.blobs], layer.channels
     scale, shift = np.ones(count, np.float32), np.zeros(count, np.float32)
-    if layer.scaled:
+    if layer.affine:
         scale, shift = blobs[3], blobs[4]
     if node.scale is not None:
         more = [blob.cpu_data().reshape(count) for blob in node.scale.blobs]
         scale, shift = scale * more[0], shift * more[0]
         if len(more) > 1:
             shift = shift + more[1]
-    affine = layer.scaled or node.scale is not None
+    affine = bool(layer.affine) or node.scale is not None
     return BatchNormParameters(*running_averages(blobs[:3]), affine, scale, shift)
 
 

@@ -25,7 +25,7 @@ def _batch_norm(node: LayerNode, graph: GraphBuilder) -> Result:
     layer, [x], [y] = node.layer_as(BatchNorm), node.bottoms, node.tops
     numbers, flat = batch_norm_parameters(node), len(x.shape) == 1
     rows: Array | Value = graph.reshape(x, [-1, 1]) if flat else x
-    if layer.use_global_stats:
+    if not layer.by_batch:
         stored = [graph.constant(getattr(numbers, what), what) for what in STORED]
         found = graph.add("BatchNormalization", rows, *stored, epsilon=layer.eps)
         return graph.reshape(found, y.sizes) if flat else found
@@ -57,7 +57,7 @@ def _bn(node: LayerNode, graph: GraphBuilder) -> Result:
 def _segnet(node: LayerNode, layer: SegNetBN, graph: GraphBuilder) -> Result:
     [x], statistics = node.bottoms, list[Array]()
     unit: Array | Value = x
-    if layer.learns:
+    if layer.by_batch:
         axes = [axis for axis in range(len(x.shape)) if axis != 1]
         mean = graph.reduce("ReduceMean", x, axes)
         centred, variance = _centre(graph, x, axes)

@@ -25,7 +25,7 @@ def _batch_norm(node: LayerNode, code: ModuleCode) -> Result:
     """Add BatchNorm with the folded Scale, or normalization by batch statistics."""
     layer, [x] = node.layer_as(BatchNorm), node.bottoms
     numbers = batch_norm_parameters(node)
-    if layer.use_global_stats:
+    if not layer.by_batch:
         weights = {"weight": numbers.scale, "bias": numbers.shift} if numbers.affine else {}
         return _norm(node, code, layer.eps, numbers.mean, numbers.variance, weights)
     image, flat = code.variable(x), len(x.shape) == 1
@@ -73,7 +73,7 @@ def _segnet(node: LayerNode, layer: SegNetBN, code: ModuleCode) -> Result:
     [x], (weight, bias) = node.bottoms, layer.blobs
     weights = code.parameters(node, weight=_per_channel(weight, x), bias=_per_channel(bias, x))
     image = unit = code.variable(x)
-    if layer.learns:
+    if layer.by_batch:
         axes = [axis for axis in range(len(x.shape)) if axis != 1]
         statistics = f"torch.var_mean({image}, {axes}, correction=0, keepdim=True)"
         variance, mean = code.let_several(statistics, ["variance", "mean"])
