@@ -194,6 +194,28 @@ def test_a_relu_in_place_leaves_its_gradient_in_the_blob(phase, kinds):
     expect_same(text, phase=phase, rtol=1e-4)
 
 
+@pytest.mark.parametrize("top", ["one", "normed"], ids=["in place", "elsewhere"])
+@pytest.mark.parametrize("relu", [True, False], ids=["with ReLU", "without"])
+def test_factors_behind_a_norm_without_gradient_learn(top, relu):
+    """Of layers that run as one, the first may be frozen."""
+    convolution = (CONVOLUTION % ("one", "x", "one")).replace(
+        "false }", "false } param { lr_mult: 0 }"
+    )
+    frozen = (NORM % top).replace("}", " ".join(["param { lr_mult: 0 }"] * 3) + " }")
+    layers = [convolution, frozen, *chain(top, relu=relu)[1:], CONVOLUTION % ("two", top, "y")]
+    layers.append(layer("loss", "EuclideanLoss", "y x", "loss"))
+    text = net(*layers, shape=(2, 32, 7, 6)).replace("force_backward: true", "")
+    fast, portable = (Net(text, "TRAIN", device=d, seed=1) for d in ("cpu", "numpy"))
+    for each in (fast, portable):
+        each.blobs["x"].data = np.random.default_rng(0).normal(size=(2, 32, 7, 6))
+        each.forward_backward()
+
+    assert not fast.structure.needs.layers[fast.layer_number("norm")]
+    for one, other in zip(fast.params["scale"], portable.params["scale"], strict=True):
+        assert np.abs(other.diff).max() > 1
+        np.testing.assert_allclose(one.diff, other.diff, rtol=1e-4, atol=1e-4)
+
+
 IN_PLACE = {
     "two factors": ["Scale", "Scale"],
     "three factors": ["Scale", "Scale", "Scale"],

@@ -67,20 +67,22 @@ def _norm(
     names: Sequence[str], *, rounds: bool,
 ) -> AnyStep:  # fmt: skip
     """Return one Step for BatchNorm, Scale and ReLU after each other."""
-    # what the last one writes is what all of them write
-    whole = replace(at[0], top=at[-1].top)
+    # what the last one writes is what all of them write; a frozen norm may be before a Scale that
+    # learns
+    learns = any(one.backward for one in at)
+    whole = replace(at[0], top=at[-1].top, backward=learns)
     message = "not in place; the gradient of the last top is not that of the first"
-    decline_if(whole.backward and whole.top != at[0].top, message)
+    decline_if(learns and whole.top != at[0].top, message)
     source = at[0].bottom[0]
     epilogue = Epilogue.match(source, list(zip(chain, at, strict=True)), "links", "then")
-    if not (epilogue.uses_batch_stats or any(one.backward for one in at)):
+    if not (epilogue.uses_batch_stats or learns):
         with suppress(Declined):
             call = factors_call(engine, source, at[0].layouts, epilogue, rounds=rounds)
             return FusedStep(engine, first, at[0], call, names)
     step = NormStep(engine, first, whole, epilogue)
     step.followers = names
     step.prepare()
-    if whole.backward:
+    if learns:
         step.prepare_backward()
     return step
 
