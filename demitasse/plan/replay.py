@@ -282,11 +282,14 @@ def _overwritten(entries: Sequence[PlannedLayer]) -> frozenset[int]:
     written: set[int] = set()
     for entry in entries:
         binding = entry.binding
-        if entry.layer.is_alias:
+        layer = entry.layer
+        if layer.is_alias:
             continue
-        inputs = {blob.data_memory.serial for blob in (*binding.bottom, *entry.layer.blobs)}
-        read |= inputs - written
-        written |= {blob.data_memory.serial for blob in binding.top} - read
+        state = layer.state_blobs()
+        saved = [blob for blob in layer.internal_blobs() if blob not in state]
+        inputs = (*binding.bottom, *layer.blobs, *state)
+        read |= {blob.data_memory.serial for blob in inputs} - written
+        written |= {blob.data_memory.serial for blob in (*binding.top, *saved)} - read
     return frozenset(written)
 
 

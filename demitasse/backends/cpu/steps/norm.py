@@ -109,10 +109,10 @@ class NormStep(CpuStep[Norm]):
         source, self.target = self.in_and_out(self.layout, self.layout)
         if self.rounds and not self.parts.uses_batch_stats:  # factors, with what follows
             source = PreferredArg(source.blob, self.layout, layouts.rounded(self.layout))
-        self.input: Argument = source
-        self.kept = BufferArg(self.layout)
+        self.input: InputArg = source
         if self.in_place and self.at.backward:
-            self.input = self.kept
+            kept = self.at.saved("input", self.shape).blob
+            self.input, self.kept = InputArg(kept, self.layout), OutputArg(kept, self.layout)
             self.forward_calls = [KernelCall(engine, self._keep_input, source, code="")]
         arguments = self.input, self.target, *self.factors, *self.averages
         self.forward_calls.append(KernelCall(engine, self.kernel, *arguments))
@@ -137,11 +137,6 @@ class NormStep(CpuStep[Norm]):
             kernel.shares[...] = _shares(self.norm[0], averages)
         return kernel
 
-    @property
-    def workspace(self) -> int:
-        spare = self.kept.buffer  # of a Step that runs; others may run in its place
-        return super().workspace + (0 if spare is None else spare.nbytes)
-
     # -- running -------------------------------------------------------------------------------
 
     def forward(self) -> None:
@@ -150,22 +145,19 @@ class NormStep(CpuStep[Norm]):
         super().forward()
 
     def _keep_input(self, source: np.ndarray) -> None:
-        """Keep the input of a pass in place, for its gradient.
+        """Save the input of a pass in place, for its gradient.
 
-        The blob gets the spare buffer and the Step keeps the blob's, as the next spare: of Steps in
-        place on one blob, none writes what another has kept. A pass cut short leaves both the same.
+        The blob and the saved blob exchange their arrays. A pass cut short leaves both the same
+        array.
         """
-        spare, memory = self.kept.buffer, self.target.memory
-        spare = aligned(self.layout.size) if spare is None or spare is source else spare
-        if not self.layout.plain and memory.device_array is source:
-            call_recorder.note(self._keep, source)
-            memory.exchange_private(self.layout, spare)
-        else:  # who has lent us what we read uses it again
-            call_recorder.call(np.copyto, spare, source[: self.layout.size])
-            call_recorder.note(self._keep, spare)
-
-    def _keep(self, source: np.ndarray) -> None:
-        self.kept.buffer = source
+        memory, spare = self.target.memory, self.kept.array()
+        if self.layout.plain or memory.device_array is not source:
+            self.engine.reorder(source, self.layout, spare, self.layout)
+            return
+        if spare is source:
+            spare = aligned(self.layout.size)
+        self.kept.memory.exchange_private(self.layout, source)
+        memory.exchange_private(self.layout, spare)
 
     def _take_statistics(
         self, mean: np.ndarray, variance: np.ndarray, weight: np.ndarray | None = None
@@ -204,8 +196,6 @@ class NormStep(CpuStep[Norm]):
             self.backward_calls.append(KernelCall(self.engine, kernel, *arguments, self.behind))
 
     def backward(self) -> None:
-        if not self.backward_calls or (self.in_place and self.kept.buffer is None):
-            return
         both = self.behind is not None and self.behind.memory.persistent
         self.backward_calls[-1 if both else 0]()
 

@@ -39,13 +39,6 @@ def call(function: Callable[..., object], *arguments: Any) -> None:
         recording.calls.append((function, arguments, None))
 
 
-def note(function: Callable[..., object], *arguments: Any) -> None:
-    """Call a function that sets what no recorded call reads. A recording calls it at the end."""
-    function(*arguments)
-    if _own.recording is not None:
-        _own.recording.notes.append(partial(function, *arguments))
-
-
 def run_kernel(kernel: int, argument: int, threads: int, keep_alive: object = None) -> None:
     """Run a kernel on a team of threads. A recording runs it again.
 
@@ -103,7 +96,6 @@ class CallRecording:
 
     Attributes:
         calls: The calls.
-        notes: Functions that follow all calls.
         reused: Memories, by serial and version, whose contents the calls need unchanged.
         complete: True if nothing was computed without the calls.
         compiled: True if a replay runs only kernels.
@@ -113,7 +105,6 @@ class CallRecording:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self.notes: list[Callable[[], object]] = []
         self.reused: set[tuple[int, int]] = set()
         self.complete, self.compiled = True, False
         self._parts: list[Callable[[], object]] = []
@@ -126,8 +117,7 @@ class CallRecording:
                 self._parts.append(_table([arguments for _, arguments, _ in calls]))
             else:
                 self._parts += [partial(function, *arguments) for function, arguments, _ in calls]
-        self._parts += self.notes
-        self.compiled = not self.notes and all(function is run for function, *_ in self.calls)
+        self.compiled = all(function is run for function, *_ in self.calls)
 
     def play(self) -> None:
         for part in self._parts:
