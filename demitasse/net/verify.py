@@ -29,8 +29,11 @@ from demitasse.plan import Plan, PlannedLayer
 TOLERANCE: Mapping[Stored, float] = {"float": 1e-3, "half": 1e-2, "bfloat16": 3e-2}
 """Largest difference of a result, relative to its largest value, by the storage of the net."""
 
-FORWARD_FLOOR, GRADIENT_FLOOR = 1e-6, 1e-3
-"""Least scale of a result, relative to the largest input: smaller results are rounding errors."""
+FLOOR, SUM_FLOOR = 1e-6, 1e-3
+"""Least scale of a result, relative to the largest input: smaller results are rounding errors.
+
+Gradients and running averages are sums over many elements, which may cancel.
+"""
 
 CANCELLED = 1e-2
 """Least scale of a parameter's gradient, relative to the sum of the absolute values of its terms.
@@ -230,7 +233,7 @@ class StepVerifier:
             entry, other = self._entry(index), self._reference_layer(index)
             if entry.layer.is_alias:
                 continue
-            floor = FORWARD_FLOOR * self._scale
+            floor = FLOOR * self._scale
             for blob, to in zip(entry.binding.top, other.binding.top, strict=True):
                 elided = id(blob) in elidable and id(blob) in read
                 if id(blob) not in seen and not elided:
@@ -241,7 +244,8 @@ class StepVerifier:
                 if self._versions.get((index, number)) != (memory.serial, memory.version):
                     self._versions.pop((index, number), None)
                     name = f"parameter {number} of {entry.binding.label}"
-                    yield Compared(name, blob, other.layer.blobs[number], floor=floor)
+                    to, floor = other.layer.blobs[number], SUM_FLOOR * self._scale
+                    yield Compared(name, blob, to, floor=floor)
 
     def _gradients(self, layers: range) -> Iterator[Compared]:
         """Yield the results of a backward Step: gradients of bottoms and of parameters."""
@@ -254,11 +258,13 @@ class StepVerifier:
             bottoms = zip(binding.bottom, other.binding.bottom, strict=True)
             for (blob, to), wanted in zip(bottoms, binding.propagate_down, strict=True):
                 if wanted and id(blob) not in inner:
-                    name, floor = f"gradient of bottom {blob.name!r}", GRADIENT_FLOOR * self._scale
+                    name, floor = f"gradient of bottom {blob.name!r}", SUM_FLOOR * self._scale
                     yield Compared(name, blob, to, diff=True, floor=floor)
             diffs = [_values(blob, diff=True) for blob in other.binding.top]
+            data = [_values(blob, diff=False) for blob in other.binding.bottom]
             # A bound of the sum of the absolute values of the terms of parameters' gradients.
             terms = sum(float(abs(diff).sum(dtype="float64")) for diff in diffs if diff is not None)
+            terms *= max(1.0, *(_statistics(array, ())[0] for array in data))
             for number, blob in enumerate(entry.layer.blobs):
                 if entry.layer.param_propagate_down(number):
                     name = f"gradient of parameter {number} of {binding.label}"

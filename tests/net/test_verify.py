@@ -87,6 +87,24 @@ def test_right_steps_pass_in_phase_test(backend, keep):
     assert [net.forward() for _ in range(3)][-1] > 0
 
 
+def test_means_that_are_zero_but_for_rounding_errors_are_no_fault():
+    """A convolution of single pixels leaves the mean of what a norm has written at 0."""
+    layers = [
+        'layer { name: "data" type: "Input" top: "x" input_param { shape {'
+        " dim: 2 dim: 16 dim: 9 dim: 11 } } }",
+        'layer { name: "norm1" type: "BatchNorm" bottom: "x" top: "y" }',
+        'layer { name: "conv" type: "Convolution" bottom: "y" top: "z" convolution_param {'
+        ' num_output: 16 kernel_size: 1 bias_term: false weight_filler { type: "msra" } } }',
+        'layer { name: "norm2" type: "BatchNorm" bottom: "z" top: "z" }',
+    ]
+    net = verified("cpu", text="\n".join(layers))
+    net.set_input("x", np.random.default_rng(0).normal(size=(2, 16, 9, 11)))
+
+    net.forward()
+
+    assert np.abs(net.params["norm2"][0].data).max() < 1e-5
+
+
 def test_the_results_are_those_of_an_ordinary_run(backend):
     plain = Net(parse_text(TEXT, NetParameter), "TRAIN", device=backend, seed=1)
 
