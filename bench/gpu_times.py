@@ -127,7 +127,7 @@ def layers(device: Device, dry: bool) -> dict[str, Any]:
     for index, layer in enumerate(net.layer_names):
         forward = timed(device, lambda i=index: net.forward(i, i), 3)
         found[layer] = {"forward": forward / 1e3}
-        if net.structure.layer_need_backward[index]:
+        if net.structure.needs.layers[index]:
             backward = timed(device, lambda i=index: net.backward(i, i), 3)
             found[layer]["backward"] = backward / 1e3
     return found

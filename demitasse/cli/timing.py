@@ -93,7 +93,7 @@ def measure_net(net: Net, iterations: int, *, backward: bool = True) -> Timing:
     with Stopwatch(net.plan, net.synchronize) as watch:
         for _ in range(iterations):
             run()
-    needs = net.structure.layer_need_backward
+    needs = net.structure.needs.layers
     rows = [
         (layer, 1e3 * there / iterations, 1e3 * back / iterations if backward and need else None)
         for layer, there, back, need in zip(

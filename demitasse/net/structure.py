@@ -186,11 +186,6 @@ class Structure:
                 weights[top] = layer.loss(i) or weights[top]
         return weights
 
-    @property
-    def layer_need_backward(self) -> list[bool]:
-        """For each layer, whether its backward runs."""
-        return list(self.needs.layers)
-
     def layer_messages(self) -> list[LayerParameter]:
         """Return the messages of the layers as built, without parameters."""
         messages = []

@@ -334,11 +334,6 @@ class Plan:
         return [entry.step for entry in self.entries]
 
     @property
-    def workspace(self) -> int:
-        """Scratch memory of all prepared Steps, in bytes."""
-        return sum(entry.workspace for entry in self.entries)
-
-    @property
     def held(self) -> int:
         """Bytes of scratch memory of its own, recorded passes included."""
         own = sum(entry.held for entry in self.entries)

@@ -155,7 +155,7 @@ def test_statistics_have_a_learning_rate_of_0_and_still_need_backward():
     )
 
     assert [record.lr_mult for record in net.structure.param_records] == [0, 0, 0]
-    assert net.structure.layer_need_backward == [False, True, True]
+    assert net.structure.needs.layers == [False, True, True]
     assert not net.layers[1].param.param[0].HasField("decay_mult")
 
 

@@ -100,7 +100,7 @@ def test_a_loss_written_for_caffe_runs_unchanged(write, backend):
     difference = net.blobs["y"].data - t
     np.testing.assert_allclose(loss, (difference**2).sum() / 4, rtol=1e-5)
     np.testing.assert_allclose(net.params["ip"][0].diff, (difference / 2).T @ x, rtol=1e-4)
-    assert net.structure.layer_need_backward == [False, False, True, True]
+    assert net.structure.needs.layers == [False, False, True, True]
 
 
 def test_gradients_of_a_users_layer(write, backend):

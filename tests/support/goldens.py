@@ -217,7 +217,7 @@ def describe(net: Any) -> dict[str, Any]:
         }
         for i, (name, layer) in enumerate(zip(net.layer_names, net.layers, strict=True))
     ]
-    needs = zip(net.layer_names, net.structure.layer_need_backward, strict=True)
+    needs = zip(net.layer_names, net.structure.needs.layers, strict=True)
     return {
         "layers": layers,
         "blobs": {

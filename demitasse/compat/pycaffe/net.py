@@ -172,7 +172,7 @@ class Net:
 
     @property
     def _layer_need_backward(self) -> BoolVec:
-        return BoolVec(self._net.structure.layer_need_backward)
+        return BoolVec(self._net.structure.needs.layers)
 
     @property
     def _memory_used(self) -> int:
