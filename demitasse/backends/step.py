@@ -231,7 +231,7 @@ class Step(ABC, Generic[E, O]):
 
     @property
     def backward_replayable(self) -> bool:
-        """The same of its backward pass."""
+        """True if ``Backend.recorder`` can record its backward pass."""
         return False
 
     @property

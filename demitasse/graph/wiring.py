@@ -213,11 +213,11 @@ class Needs:
 
 
 def compute_backward_needs(graph: Graph, facts: Sequence[LayerSetup], force: bool = False) -> Needs:
-    """Find who takes part in the backward pass.
+    """Return the layers, blobs and parameters that take part in the backward pass.
 
-    Forward, a layer does when a bottom or a parameter of it does, and then all its tops do. Then,
-    from the end, layers no loss depends on are pruned. ``force`` brings everything back. Bottoms
-    without a gradient get none; in the original a layer fails that is asked for one.
+    From the first layer on, a layer with a learned parameter or with a bottom that takes part does,
+    and so do its tops. Then layers on which no loss depends are excluded. ``force`` includes all
+    layers again. Bottoms without a gradient get none; Caffe's layers fail if asked for one.
     """
     blobs = [False] * len(graph.blobs)
     needs = Needs([], [], blobs, [list(fact.params) for fact in facts])

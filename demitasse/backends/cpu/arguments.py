@@ -35,22 +35,22 @@ class Argument(ABC):
 
     @property
     def copied(self) -> int:
-        """Bytes of a copy in another layout that it keeps."""
+        """Bytes of a kept copy in another layout."""
         return 0
 
     @property
     def layout_use(self) -> LayoutUse | None:
-        """The layout in which it uses a blob, for Steps that are prepared later."""
+        """Layout in which the argument uses a blob, for Steps that are prepared later."""
         return None
 
 
 class Derived:
-    """Something that is made from arguments, and made again after each change of one of them.
+    """A result computed from arguments, and computed again after each change of an argument.
 
     A recording that reuses the array requires unchanged sources at each replay.
 
     Args:
-        make: Makes it; takes the arrays of all sources.
+        make: Computes the result; takes the arrays of all sources.
         sources: The arguments.
     """
 
@@ -64,10 +64,10 @@ class Derived:
         return tuple([pair for source in self._sources for pair in source.version])
 
     def follow(self, *target: np.ndarray) -> None:
-        """Make it, perhaps in an array, if a source has changed since the last time."""
+        """Compute the result, perhaps in ``target``, unless no source has changed since."""
         version = self.version
         if version != self._made_from:
-            self._made_from = None  # should this be cut short
+            self._made_from = None  # until the result is complete
             self._make(*target, *[source.array() for source in self._sources])
             self._made_from = version
         else:
@@ -75,7 +75,7 @@ class Derived:
 
 
 class DerivedArg(Derived, Argument):
-    """An argument that is made from others: a copy in another layout, packed filters.
+    """An argument computed from other arguments: a copy in another layout, packed filters.
 
     While every read follows a change, as for parameters in training, it is in scratch memory of
     the call. After two reads without a change in between, it gets its own memory.

@@ -35,8 +35,8 @@ class KernelCall:
     """A kernel with an argument for each array that it takes.
 
     Args:
-        kernel: A function of these arrays, and then of scratch memory if its ``scratch_size`` is
-            not 0. Its ``nbytes`` are the bytes that it holds.
+        kernel: A function of these arrays, and of scratch memory if its ``scratch_size`` is not 0.
+            Its ``nbytes`` are the bytes of its own memory.
         arguments: None for an absent array.
         code: Name of the code, of a kernel without one; "" to have none.
     """
@@ -55,13 +55,13 @@ class KernelCall:
 
     @property
     def workspace(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of the kernel's memory and of copied arguments."""
         held: int = getattr(self.kernel, "nbytes", 0)
         return held + sum(argument.copied for argument in self.arguments)
 
     @property
     def layout_uses(self) -> list[LayoutUse]:
-        """The layouts of the blobs that it writes, and of those that it prefers to read."""
+        """Layouts of the blobs that the call writes, and preferred layouts of those it reads."""
         uses = (argument.layout_use for argument in self.arguments)
         return [use for use in uses if use is not None]
 
@@ -71,7 +71,7 @@ class KernelCall:
         return [self.engine.call_scratch(size)] if size else []
 
     def __call__(self) -> None:
-        """Run it."""
+        """Run the kernel."""
         self.engine.begin_call()
         self.kernel(*[array() for array in self._arrays], *self.scratch())
         for gradient in self._gradients:
@@ -79,9 +79,9 @@ class KernelCall:
 
 
 class PackedKernel:
-    """A kernel that has copies of parameters in its own order, made again after each change.
+    """A kernel with copies of parameters in its own order, which are renewed after each change.
 
-    It is made at the first run, because fused calls replace some of the prepared calls.
+    The kernel is made at the first run, because fused calls replace some of the prepared calls.
 
     Args:
         make: Returns the kernel.
@@ -115,7 +115,7 @@ class PackedKernel:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of the kernel's memory and of copied parameters."""
         held: int = getattr(self.kernel, "nbytes", 0) if "kernel" in vars(self) else 0
         return held + sum(source.copied for source in self._takes.values())
 
@@ -127,7 +127,7 @@ class PackedKernel:
 
 
 def row_sum(size: int, rows: int, channels: int) -> Callable[..., None]:
-    """Return the gradient of a bias: the sum of a gradient's rows, of so many at a time first."""
+    """Return the gradient of a bias: sums of ``rows`` rows at a time, and the sum of these."""
 
     def add_up(dy: np.ndarray, bias: np.ndarray) -> None:
         each = dy.reshape(-1)[:size].reshape(-1, rows, channels)

@@ -22,8 +22,8 @@ class CpuStep(Step[Engine, O], Generic[O]):
     A Step whose pass does more states its own ``replayable`` and ``backward_replayable``.
 
     Attributes:
-        followers: Names of the other operations that the forward calls run.
-        kept_bytes: Bytes besides those of the calls.
+        followers: Names of the fused operations after the first.
+        kept_bytes: Bytes that the Step uses besides those of the calls.
 
     Raises:
         Declined: The data is not float32, or there is none.
@@ -108,7 +108,7 @@ class CpuStep(Step[Engine, O], Generic[O]):
 
 
 class FusedStep(CpuStep[O]):
-    """An operation and what follows it, forward; each computes its own gradient."""
+    """The forward pass of fused operations; each operation's own Step computes its gradient."""
 
     def __init__(
         self, engine: Engine, op: O, at: Operands, call: KernelCall, followers: Sequence[str]

@@ -62,12 +62,13 @@ class Function(NamedTuple):
     """Kernel functions of an activation.
 
     Attributes:
-        name: The kernel's name of it.
-        numbers: Its constants.
-        known: What the gradient is of: the input, the result, a copy of the input, where who comes
-            later may overwrite that, or what the bottom holds then.
-        keeps_zero: Whether 0 gives 0, as padding needs it.
-        inside: Whether the gradient at the limits is 0.
+        name: Name of the function in kernels.
+        numbers: Constants of the function.
+        known: Array from which the gradient is computed. "input" is copied only if the layer is in
+            place, "copy" always, since later layers may overwrite the input. "bottom" is read as
+            it is in the backward pass: input or result, whose signs are the same.
+        keeps_zero: True if 0 gives 0, as padding needs.
+        inside: True if the gradient at the limits is 0.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Function(NamedTuple):
 
     @property
     def slope(self) -> str:
-        """The kernel's name of the gradient."""
+        """Name of the gradient in kernels."""
         return "inside_slope" if self.inside else f"{self.name}_slope"
 
 
@@ -116,7 +117,7 @@ FUNCTIONS: dict[str, Callable[..., Function]] = {
     "swish": lambda beta: Function("swish", (beta,), "copy"),
     "tanh": lambda: Function("tanh", (), "result"),
 }
-"""Return how a function with these constants is computed, or decline them."""
+"""Functions by name: each takes its constants, and returns a ``Function`` or raises Declined."""
 
 
 class ElementwiseStep(CpuStep[ops.Activation]):

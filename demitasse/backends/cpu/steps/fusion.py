@@ -67,8 +67,8 @@ def _norm(
     names: Sequence[str], *, rounds: bool,
 ) -> AnyStep:  # fmt: skip
     """Return one Step for BatchNorm, Scale and ReLU after each other."""
-    # what the last one writes is what all of them write; a frozen norm may be before a Scale that
-    # learns
+    # one Step from the first bottom to the last top; a norm without gradient may be before a Scale
+    # that learns
     learns = any(one.backward for one in at)
     whole = replace(at[0], top=at[-1].top, backward=learns)
     message = "not in place; the gradient of the last top is not that of the first"

@@ -1,7 +1,7 @@
 """LSTM and RNN.
 
-What goes into the gates from outside is one product for all steps, and so are all gradients of
-weights; only the product with the hidden state waits for the step before.
+One product computes the inputs' share of the gates for all steps, and one product each gradient of
+weights. Only the product with the hidden state needs the step before.
 """
 
 from functools import partial
