@@ -44,18 +44,18 @@ class Observer(Protocol):
 
 
 class Preparation(NamedTuple):
-    """All layers as prepared for some shapes of the inputs.
+    """All that a replay needs for some shapes of the inputs.
 
     Attributes:
+        shapes: Shape of each blob.
         memories: Serials of the blobs' memories.
         places: Assignment of the data of each blob.
-        states: Code of each layer.
+        segment: All layers, with their replay.
     """
 
     shapes: list[tuple[int, ...]]
     memories: list[tuple[int, int]]
     places: list[Assignment | None]
-    states: list[tuple[object, ...]]
     segment: Segment
 
 
@@ -156,6 +156,7 @@ class Plan:
             self.observer.before_pass()
         if start > end:
             return terms
+        self.prepare_replayed()
         guard, eager = current_guard(), bool(self.replay_blocker())
         for first, last in self._ranges(start, end):
             if self._seen != self._changes.number:
@@ -195,8 +196,7 @@ class Plan:
 
     def backward(self, start: int, end: int) -> None:
         """Run layers ``start`` down to ``end``, both included, those that take part."""
-        if self._restored == self._changes.number:
-            self.reshape()
+        self.prepare_replayed()
         for border in (end, start + 1) if end <= start else ():
             self._separate(border)
         if self.observer is not None:
@@ -347,6 +347,11 @@ class Plan:
         if self._seen != self._changes.number:
             self._prepare(0, len(self.entries) - 1)
 
+    def prepare_replayed(self) -> None:
+        """Prepare the Steps if the last pass was a replay for earlier shapes, which needs none."""
+        if self._restored == self._changes.number:
+            self.reshape()
+
     def reshape_layers(self) -> None:
         """Compute the shapes of all tops, and prepare nothing."""
         self._reshape(self.entries)
@@ -377,17 +382,17 @@ class Plan:
         self._present = None
         if segment is None or segment.replay is None:
             return
-        states = [entry.state() for entry in self.entries]
         shapes = [blob.shape for blob in self._blobs]
         places = [blob.data_memory.assignment for blob in self._blobs]
-        self._present = Preparation(shapes, self._memories(), places, states, segment)
+        self._present = Preparation(shapes, self._memories(), places, segment)
         self._preparations.keep(self._input_shapes(), self._present)
 
     def _prepared(self) -> bool:
-        """Return whether Steps are prepared for the present shapes of the inputs.
+        """Return whether a replay is prepared for the present shapes of the inputs.
 
         If the inputs alone have changed, and have shapes of an earlier pass, its preparation is
-        used again. The layers themselves are not reshaped, so only a replay may follow.
+        used again. Layers are not reshaped and have the Steps of other shapes, so only a replay or
+        ``prepare_replayed`` may follow.
         """
         if self._changes.number in (self._seen, self._restored):
             return True
@@ -409,8 +414,6 @@ class Plan:
         for memory, place in places:
             if place is not None:
                 memory.move(place)
-        for entry, state in zip(self.entries, found.states, strict=True):
-            entry.restore(state)
         self._present, self._restored = found, self._changes.number
         self._segments.restore(found.segment)
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from demitasse.backends.arrays import PrivateLayout
 from demitasse.backends.kernel_cache import LRUCache
@@ -218,14 +217,6 @@ class PlannedLayer:
         """Return the Step and the group of the next forward, and the operands that they have."""
         internal = tuple(blob.data_memory.serial for blob in self.layer.internal_blobs())
         return self.step, self.group, self._operands_key(), internal
-
-    def state(self) -> tuple[object, ...]:
-        """Return the code of the next passes, for ``restore``."""
-        return self.step, self.why, self.group, self.why_not_fused
-
-    def restore(self, state: tuple[Any, ...]) -> None:
-        """Use the code again that ``state`` returned for the present shapes."""
-        self.step, self.why, self.group, self.why_not_fused = state
 
     @property
     def forward_step(self) -> AnyStep | None:

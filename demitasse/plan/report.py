@@ -54,6 +54,7 @@ class LayerReport:
 
 def report(plan: Plan) -> list[LayerReport]:
     """Return a report of each layer of a plan whose shapes are known, as after ``Net.reshape``."""
+    plan.prepare_replayed()
     layers: list[LayerReport] = []
     while len(layers) < len(plan.entries):
         head = plan.entries[len(layers)]
