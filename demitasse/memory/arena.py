@@ -33,11 +33,6 @@ class Arena:
         self.open = False
         self.slots: list[Slot] = []
 
-    @property
-    def nbytes(self) -> int:
-        """Size of all buffers, in bytes."""
-        return sum(share.nbytes for slot in self.slots for share in slot.shares())
-
 
 @dataclass
 class Slot:

@@ -117,11 +117,7 @@ class SyncedMemory:
     @property
     def allocated(self) -> int:
         """Allocated bytes on host and device together."""
-        host = 0 if self.host_side.array is None else self.nbytes
-        side = self.device_side
-        if side.array is None:
-            return host
-        return host + (self.device_nbytes if side.buffer is None else int(side.buffer.nbytes))
+        return sum(share.nbytes for share in self.shares())
 
     @property
     def storage(self) -> Stored:

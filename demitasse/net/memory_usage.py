@@ -64,6 +64,12 @@ def memory_held(net: Net, history: Memories = ()) -> MemoryUse:
     return _held(net.structure, net.plan, net.device, history)
 
 
+def bytes_taken(memories: Memories) -> int:
+    """Return the bytes of all arrays of some memories; shared arrays count once."""
+    shares = {share.array: share.nbytes for memory in memories for share in memory.shares()}
+    return sum(shares.values())
+
+
 def _held(structure: Structure, plan: Plan, device: Device, history: Memories = ()) -> MemoryUse:
     place = HOST if device.shares_host else str(device)
     seen: set[int] = set()

@@ -38,10 +38,10 @@ from demitasse.net.build import (
     resolve_dtype,
 )
 from demitasse.net.execution import Callback, ExclusiveLock, Execution
-from demitasse.net.memory_usage import MemoryUse, memory_held
+from demitasse.net.memory_usage import MemoryUse, bytes_taken, memory_held
 from demitasse.net.predict import predict
 from demitasse.plan import Plan
-from demitasse.plan.liveness import Keep, bytes_taken, kept_names, names_in
+from demitasse.plan.liveness import Keep, kept_names, names_in
 
 if TYPE_CHECKING:
     from demitasse.io.weights.load import LoadReport, OnMismatch

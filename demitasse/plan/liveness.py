@@ -271,18 +271,6 @@ class Allocator:
         return Assignment(self.arena, self._slots[live.memory.serial], live.name)
 
 
-def bytes_taken(memories: Iterable[SyncedMemory]) -> int:
-    """Return the bytes in use by some memories; shared buffers count once."""
-    own: dict[int, int] = {}
-    arenas: dict[int, Arena] = {}
-    for memory in memories:
-        if memory.assignment is None:
-            own[memory.serial] = memory.allocated
-        else:
-            arenas[id(memory.assignment.arena)] = memory.assignment.arena
-    return sum(own.values()) + sum(arena.nbytes for arena in arenas.values())
-
-
 def _release(memories: Iterable[SyncedMemory]) -> None:
     for memory in memories:
         if memory.assignment is not None:
