@@ -3,7 +3,7 @@
 Source: Caffe, ``include/caffe/net.hpp``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn, TypeVar
@@ -35,12 +35,7 @@ class ReadOnlyMapping(Mapping[str, V]):
         try:
             return self._items[name]
         except KeyError:
-            near = nearest(name, self._items, 3) if isinstance(name, str) else []
-            advice = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
-            some = ", ".join([*self._items][:MOST_NAMES])
-            more = ", ..." if len(self._items) > MOST_NAMES else ""
-            message = f"{self._what} has no {name!r}; {advice or f'it has {some}{more}'}"
-            raise KeyError(message) from None
+            raise KeyError(_unknown(self._what, name, self._items)) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
@@ -63,6 +58,15 @@ class ReadOnlyMapping(Mapping[str, V]):
     _repr_html_ = html_of
 
 
+def _unknown(what: str, name: object, known: Collection[str]) -> str:
+    """Return the message for a name that is not among the known names; with similar names."""
+    near = nearest(name, known, 3) if isinstance(name, str) else []
+    advice = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+    some = ", ".join([*known][:MOST_NAMES])
+    more = ", ..." if len(known) > MOST_NAMES else ""
+    return f"{what} has no {name!r}; {advice or f'it has {some}{more}'}"
+
+
 class LayerSequence(tuple[Layer, ...]):
     """The layers of a net, by index or name."""
 
@@ -74,8 +78,7 @@ class LayerSequence(tuple[Layer, ...]):
             for layer in self:
                 if layer.name == index:
                     return layer
-            near = nearest(index, (layer.name for layer in self), 3)
-            message = f"net.layers has no {index!r}; it has {', '.join(near) or 'other names'}"
+            message = _unknown("net.layers", index, [layer.name for layer in self])
             raise KeyError(message)
         return super().__getitem__(index)
 

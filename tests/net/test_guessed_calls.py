@@ -125,6 +125,17 @@ def test_facts_of_a_net(net):
     assert net.layers["fc"] is net.layers[3]
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("conv3", "did you mean 'conv2' or 'conv1'?"), ("zz", "it has data, conv1, ")],
+)
+def test_a_layer_that_is_not_there_is_named_with_similar_or_all(net, name, advice):
+    with pytest.raises(KeyError) as raised:
+        net.layers[name]
+
+    assert raised.value.args[0].startswith(f"net.layers has no {name!r}; {advice}")
+
+
 def test_hooks_run_with_their_layer(net, x):
     seen = []
     remove = net.add_hook("conv2", seen.append)
