@@ -110,20 +110,16 @@ class DerivedArg(Derived, Argument):
 
 
 class BufferArg(Argument):
-    """An argument that is a buffer of the Step, or a part of a buffer.
+    """An argument that is a contiguous buffer of the Step, or a part of a buffer."""
 
-    Attributes:
-        buffer: Contiguous array of the next run; None before there is one.
-    """
+    __slots__ = ("_buffer",)
 
-    __slots__ = ("buffer",)
-
-    def __init__(self, layout: Layout, buffer: Any = None) -> None:
+    def __init__(self, layout: Layout, buffer: np.ndarray) -> None:
         super().__init__(layout)
-        self.buffer = buffer
+        self._buffer = buffer
 
-    def array(self) -> Any:
-        return self.buffer
+    def array(self) -> np.ndarray:
+        return self._buffer
 
 
 class ScratchArg(Argument):

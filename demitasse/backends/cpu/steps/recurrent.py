@@ -113,7 +113,6 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         decline_if(
             at.propagate_down[1], "a gradient of the marks where sequences begin, which have none"
         )
-        decline_if(not at.backward, "gradients of a pass that keeps nothing for them")
         self.dz, weight = self._array(*self.z.shape), at.params[state]
         if self.hidden is not None:
             self.dy, self.d_hidden = (self._array(*self.hidden.shape) for _ in range(2))
