@@ -454,15 +454,19 @@ class SyncedMemory:
     # -- the four states -----------------------------------------------------------------------
 
     def _to_cpu(self, *, discard: bool = False) -> np.ndarray:
+        # other threads may read at the same time, as clones of a net do: a new array is set when it
+        # is complete, and before the state
+        initializer = self.initializer
         match self.state:
             case Head.UNINITIALIZED:
                 fresh = self.host_side.array is None and self.assignment is None  # zeros
                 host = self._host_array()
-                if self.initializer is not None and not discard:
-                    self.initializer(host)
+                if initializer is not None and not discard:
+                    initializer(host)
                 elif not (discard or fresh):
                     self.host_side.wait()
                     host[...] = 0
+                self.host_side.array = host
                 self.state, self.initializer = Head.HEAD_AT_CPU, None
                 self.watch.guard = None
             case Head.HEAD_AT_GPU:
@@ -473,6 +477,7 @@ class SyncedMemory:
                         guard.downloads(self)
                     self.host_side.wait()
                     self.device_side.copy_to(host)
+                self.host_side.array = host
                 self.state = Head.HEAD_AT_CPU if discard else Head.SYNCED
                 self.watch.guard = None
                 if self.device_side.device is not self.device:
@@ -555,11 +560,12 @@ class SyncedMemory:
             self.state = Head.UNINITIALIZED
 
     def _host_array(self) -> np.ndarray:
-        side = self.host_side
-        if side.array is None:
+        """Return the array on the host, or a new one."""
+        array = self.host_side.array
+        if array is None:
             make = partial(self.device.backend.empty_host, dtype=self.dtype)
-            side.array = allocate(self, HOST, self.size, make)
-        return side.array
+            array = allocate(self, HOST, self.size, make)
+        return array
 
     def _device_array(self) -> Array:
         side = self.device_side

@@ -1,5 +1,7 @@
 """What is packed for kernels is not kept in C order too, unless somebody looks at it there."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -106,3 +108,36 @@ def test_training_gives_the_same_weights_whether_they_are_read_in_between_or_not
 
     for looked, alone in zip(trained(look=True), trained(look=False), strict=True):
         np.testing.assert_array_equal(looked, alone)
+
+
+def test_threads_that_read_at_once_see_whole_values(memory, layout, monkeypatch):
+    """As clones of a net do, whose parameters are in a private layout alone."""
+    backend = memory.device.backend
+    empty_host, unpack = backend.empty_host, backend.unpack
+    first_is_done, second_copies, second_may_copy = (threading.Event() for _ in range(3))
+
+    def empty_late(size, dtype):
+        if threading.current_thread() is second:
+            first_is_done.wait(5)
+        return empty_host(size, dtype)
+
+    def unpack_late(*arguments):
+        if threading.current_thread() is second:
+            second_copies.set()
+            second_may_copy.wait(5)
+        unpack(*arguments)
+
+    monkeypatch.setattr(backend, "empty_host", empty_late)
+    monkeypatch.setattr(backend, "unpack", unpack_late)
+    memory.private_data(layout, alone=True)
+    second = threading.Thread(target=memory.cpu_data)
+    second.start()
+    memory.cpu_data()
+    first_is_done.set()
+    assert second_copies.wait(5)
+    seen = memory.cpu_data().copy()
+    second_may_copy.set()
+    second.join()
+
+    np.testing.assert_array_equal(seen, VALUES)
+    np.testing.assert_array_equal(memory.cpu_data(), VALUES)
