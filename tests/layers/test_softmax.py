@@ -174,7 +174,7 @@ class TestLoss:
         prob = one.forward()[1]
 
         np.testing.assert_allclose(prob, softmax(X), rtol=1e-5)
-        assert one.layer.loss_weights == [1.0]
+        assert [one.layer.loss(top) for top in range(2)] == [1.0, 0.0]
 
     def test_the_second_top_follows_a_growing_batch(self, backend):
         one = make_layer(loss_text(more='top: "loss" top: "prob"'), [X, LABELS], device=backend)
