@@ -18,7 +18,7 @@ from guarded_memory import call_guarded
 from demitasse.backends.kernels.language.kernel import Kernel
 
 __all__ = [
-    "WIDE", "WIDTH", "WIDTHS", "called", "exported", "in_memory", "normal", "of_stage",
+    "WIDE", "WIDTH", "WIDTHS", "called", "exported", "in_memory", "normal",
     "out_of_memory", "where",
 ]  # fmt: skip
 
@@ -59,15 +59,6 @@ def exported(name, width, write, arguments=1):
         k.done()
 
     return compiled(name, module, name)[name]
-
-
-def of_stage(name, width, arguments, stage):
-    """The address of a kernel that hands its arguments on to the one that ``stage(module)`` is."""
-
-    def write(k):
-        k.call(stage(k.module), *k.arguments)
-
-    return exported(name, width, write, arguments)
 
 
 def normal(*shape, seed=0):

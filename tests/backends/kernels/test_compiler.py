@@ -16,7 +16,7 @@ def twice(module, name):
     """Write a kernel that doubles eight floats at the address it is given."""
     from demitasse.backends.kernels.language.kernel import Kernel
 
-    k = Kernel(module, name, 1, 8, exported=True)
+    k = Kernel(module, name, 1, 8)
     [at] = k.arguments
     k.store(k.load(at) + k.load(at), at)
     k.done()

@@ -24,7 +24,7 @@ NAME = "linked"
 
 def write(module):
     """Write a kernel that adds 0.5, a constant in memory."""
-    k = Kernel(module, NAME, 1, 8, exported=True)
+    k = Kernel(module, NAME, 1, 8)
     [at] = k.arguments
     k.store(k.load(at) + k.constant(0.5), at)
     k.done()

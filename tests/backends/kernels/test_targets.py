@@ -65,7 +65,7 @@ def many_words(module):
     """Write a kernel that needs all registers of integers."""
     from demitasse.backends.kernels.language.kernel import Kernel
 
-    k = Kernel(module, "many", 1, 4, exported=True)
+    k = Kernel(module, "many", 1, 4)
     [at] = k.arguments
     words = [k.load_word(at + 8 * place) for place in range(40)]
     for place, word in enumerate(words):

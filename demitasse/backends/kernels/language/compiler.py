@@ -250,7 +250,7 @@ def _digest(key: str) -> str:
 
 
 def _optimised(text: str, machine: Any) -> Any:
-    """Return a module after inlining and simplification.
+    """Return a module after simplification.
 
     Kernels are written vectorised, unrolled, and with values in registers. LLVM's other passes
     would improve nothing and take longer than the rest of the compilation.
@@ -261,7 +261,6 @@ def _optimised(text: str, machine: Any) -> Any:
     options = binding.create_pipeline_tuning_options(speed_level=LEVEL)
     builder = binding.create_pass_builder(machine, options)
     passes = binding.create_new_module_pass_manager()
-    passes.add_always_inliner_pass()
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
     passes.run(module, builder)

@@ -89,20 +89,14 @@ class Code:
         name: Name of the function.
         count: Number of its arguments.
         result: Type of its result.
-        inlined: True if the function is inlined into others of the module; it has no address.
     """
 
-    def __init__(
-        self, module: Module, name: str, count: int, result: str, *, inlined: bool = False
-    ) -> None:
-        self.module, self.name = module, name
+    def __init__(self, module: Module, name: str, count: int, result: str) -> None:
+        self.module = module
         self.arguments = [f"%a{number}" for number in range(count)]
         kinds = ", ".join(f"{WORD} {argument}" for argument in self.arguments)
-        linkage, inlines = ("internal ", " alwaysinline") if inlined else ("", "")
         # nounwind: without tables for exceptions
-        self._head = (
-            f'define {linkage}{result} @"{name}"({kinds}) nounwind{inlines} {module.attributes} {{'
-        )
+        self._head = f'define {result} @"{name}"({kinds}) nounwind {module.attributes} {{'
         self._locals: list[str] = []
         self._blocks: list[Block] = []
         self._count = 0

@@ -151,17 +151,14 @@ class Kernel(Routine):
         name: Name of the function.
         count: Number of arguments.
         width: Floats of a vector.
-        exported: True if the function has an address; others are inlined into their module's.
         threaded: True if the team calls the function, with the number of the thread and the number
             of threads as further arguments.
     """
 
     def __init__(
-        self, module: Module, name: str, count: int, width: int, *, exported: bool = False,
-        threaded: bool = False,
-    ) -> None:  # fmt: skip
-        inlined = not (exported or threaded)
-        super().__init__(Code(module, name, count + 2 * threaded, "void", inlined=inlined))
+        self, module: Module, name: str, count: int, width: int, *, threaded: bool = False
+    ) -> None:
+        super().__init__(Code(module, name, count + 2 * threaded, "void"))
         self.arguments, self._thread = self.arguments[:count], self.arguments[count:]
         self.width, self.vector_bytes = width, FLOAT * width
         self._vector = vector_kind(width, NUMBER)
@@ -361,9 +358,6 @@ class Kernel(Routine):
         """Return a vector of equal numbers."""
         return self._filled(constant_text(self._vector, number))
 
-    def number(self, number: float) -> Float:
-        return Float(self.code, NUMBER, constant_text(NUMBER, number))
-
     def broadcast(self, address: Word) -> Vector:
         """Return a vector of the float at an address.
 
@@ -418,10 +412,6 @@ class Kernel(Routine):
         table = " ".join(f"{WORD} {n}, label %{block.label}" for n, block in targets.items())
         code.write(f"switch {chosen}, label %{end.label} [ {table} ]")
         before.ended, code.block = True, end
-
-    def call(self, kernel: Kernel, *arguments: Word | int) -> None:
-        typed = [self.word(value).typed for value in arguments]
-        self.code.call(kernel.code.name, "void", typed)
 
     def thread(self) -> tuple[Word, Word]:
         """Return this thread's number in its team, and the number of threads."""

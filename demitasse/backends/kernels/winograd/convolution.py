@@ -130,7 +130,7 @@ def product_kernel(width: int, vectors: int, counts: Sequence[int], *, adds: boo
     name = f"{'adding' if adds else 'packed'}_{rows}of{vectors}x{width}"
 
     def module(of: Module) -> None:
-        k = Kernel(of, name, 10, width, exported=True)
+        k = Kernel(of, name, 10, width)
         _write(k, vectors, rows, adds=adds)
         k.done()
 
