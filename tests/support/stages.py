@@ -58,7 +58,7 @@ def exported(name, width, write, arguments=1):
         write(k)
         k.done()
 
-    return compiled(name, module, name)[name]
+    return compiled(name, module)
 
 
 def normal(*shape, seed=0):

@@ -41,7 +41,7 @@ def test_machine_code_is_kept_and_a_damaged_file_is_not_run(tmp_path, monkeypatc
     monkeypatch.setattr(compiler, "_optimised", lambda *text: made.append(1) or optimised(*text))
 
     def make(name):
-        return jit.compiled(name, lambda module: twice(module, name), name)[name]
+        return jit.compiled(name, lambda module: twice(module, name))
 
     def doubled(kernel):
         array = np.ones(8, np.float32)
@@ -125,7 +125,7 @@ def test_a_missing_library_is_named(monkeypatch):
 @needs_llvm
 def test_kernels_are_dumped_where_a_setting_says(tmp_path):
     with settings.override(kernel_dump=str(tmp_path / "dump")):
-        jit.compiled("dumped", lambda module: twice(module, "dumped"), "dumped")
+        jit.compiled("dumped", lambda module: twice(module, "dumped"))
 
     assert (tmp_path / "dump" / "dumped.ll").read_text() == text_of("dumped")
     assert "dumped:" in (tmp_path / "dump" / "dumped.s").read_text()

@@ -140,17 +140,17 @@ def has_kernels() -> bool:
 
 
 _lock = threading.RLock()
-_known: dict[str, dict[str, int]] = {}
+_known: dict[str, int] = {}
 
 
-def compiled(name: str, write: Callable[[Module], None], *exports: str) -> dict[str, int]:
-    """Return the addresses of a module's kernels, which stay valid until the process ends.
+def compiled(name: str, write: Callable[[Module], None]) -> int:
+    """Return the address of a kernel, which stays valid until the process ends.
 
-    The name of the module is unique in the process; ``write`` writes its kernels.
+    The name of the kernel is unique in the process; ``write`` writes its module.
     """
     with _lock:
         if name not in _known:
-            _known[name] = linked(name, write, exports, _stack_probe())
+            _known[name] = linked(name, write, [name], _stack_probe())[name]
         return _known[name]
 
 

@@ -41,7 +41,7 @@ class CompiledKernel:
 
     @cached_property
     def _address(self) -> int:
-        return compiled(self._name, self._write, self._name)[self._name]
+        return compiled(self._name, self._write)
 
     def __index__(self) -> int:
         return self._address
@@ -215,9 +215,7 @@ class Arguments:
             if isinstance(value, _When):
                 self._runtime[name] = place, values.kinds[name]
             else:
-                self._words[place] = (
-                    address(value) if isinstance(value, np.ndarray) else index(value)
-                )
+                self._words[place] = address(value) if isinstance(value, np.ndarray) else value
 
     def run(
         self, kernels: SupportsIndex | list[CompiledKernel], threads: int,

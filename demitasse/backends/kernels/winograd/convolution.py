@@ -134,7 +134,7 @@ def product_kernel(width: int, vectors: int, counts: Sequence[int], *, adds: boo
         _write(k, vectors, rows, adds=adds)
         k.done()
 
-    return compiled(name, module, name)[name]
+    return compiled(name, module)
 
 
 def _write(k: Kernel, vectors: int, rows: int, *, adds: bool) -> None:
