@@ -49,7 +49,7 @@ LENGTH = 512
 """Elements of a window that are copied at a time, at most; as many rows of a panel stay in the
 second cache."""
 
-ROW_BYTES = (LENGTH + 16) * FLOAT
+ROW_BYTES = LENGTH * FLOAT + LINE_BYTES
 """From one copied window to the next; a line more than a power of two, so that the same elements of
 all windows do not compete for the same lines of the cache."""
 

@@ -29,17 +29,13 @@ from demitasse.backends.kernels.igemm import IgemmFields, IgemmSchedule, Implici
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import structs
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.values import FLOAT, HALF, Word, chunk
+from demitasse.backends.kernels.language.values import FLOAT, HALF, LINE_FLOATS, Word, chunk
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import WindowCode
 from demitasse.backends.step import decline_if
 
 MOST_CHANNELS = 1024
 """Greatest number of channels between the two."""
-
-LINE = 16
-"""Floats of a cache line. Pixels are an odd number of lines apart, so that equal channels of all
-pixels do not compete for the same lines."""
 
 LARGER = 2
 """Greatest growth of blocks beyond their best size, where filters that exceed the second cache
@@ -68,10 +64,14 @@ class SeparableSchedule:
 
     @property
     def between(self) -> Images:
-        """Layout of the images between the two, of which a buffer has some rows."""
+        """Layout of the images between the two, of which a buffer has some rows.
+
+        Pixels are an odd number of cache lines apart, so that equal channels of all pixels do not
+        compete for the same lines.
+        """
         n, channels, height, width = self.strips.y
         bf16 = self.strips.tuning.rounds
-        line = LINE * (1 + bf16)
+        line = LINE_FLOATS * (1 + bf16)
         pixel = (math.ceil(channels / line) | 1) * line
         row = width * pixel
         return Images((n, channels, height, width), height * row, row, pixel, bf16=bf16)
@@ -264,7 +264,7 @@ class SeparableConvolution:
             whole = product.steps.fills(blocks.channels)
             self._kernel = _tiled_kernel(strips.width, code, y.element_bytes, fills=not whole)
             fields = TiledFields
-            self._buffer += LINE
+            self._buffer += LINE_FLOATS
             self.filters = self._product.filters
         else:
             self._product = ImplicitGemm(

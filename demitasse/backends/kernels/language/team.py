@@ -8,14 +8,12 @@ from typing import Any, NamedTuple
 
 from demitasse.backends.kernels.language import compiler
 from demitasse.backends.kernels.language.target import MACOS, WINDOWS, system
+from demitasse.backends.kernels.language.values import LINE_BYTES
 from demitasse.core.threads import Uninterrupted, no_threads, start
 from demitasse.errors import DeviceError
 
 STACK = 8 << 20
 """Bytes of the stack of a helper."""
-
-LINE = 64
-"""Bytes of a cache line."""
 
 _lock = threading.Lock()
 _created: list["Team"] = []
@@ -55,8 +53,8 @@ def _create() -> Team:
 
     helpers: list[Any] = []
     start_helper = _WORD(lambda team: _start(helpers[0], team))
-    memory = (ctypes.c_char * (TEAMS * Field.END + LINE))()
-    state = -(-ctypes.addressof(memory) // LINE) * LINE
+    memory = (ctypes.c_char * (TEAMS * Field.END + LINE_BYTES))()
+    state = -(-ctypes.addressof(memory) // LINE_BYTES) * LINE_BYTES
     teams = [state + team * Field.END for team in range(TEAMS)]
     functions = [function_address(one) for one in (*_system_functions(), start_helper)]
     for team in teams:

@@ -18,8 +18,8 @@ from demitasse.backends.kernels.language.target import is_x86
 FLOAT, INT, HALF = 4, 8, 2
 """Bytes of a float32, an int64 and an int16."""
 
-LINE_BYTES = 64
-"""Bytes of a cache line."""
+LINE_BYTES, LINE_FLOATS = 64, 16
+"""Bytes and floats of a cache line."""
 
 NUMBER, BFLOAT, INDEX = "float", "bfloat", "i32"
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.language.values import FLOAT, LINE_FLOATS
 from demitasse.backends.kernels.products import split_columns
 from demitasse.backends.kernels.tuning import FLAT, Depth, TunedKernel, Tuning
 from demitasse.backends.kernels.winograd.matrices import (
@@ -18,10 +19,8 @@ from demitasse.backends.kernels.winograd.matrices import (
 )
 from demitasse.backends.step import decline_if
 
-FLOAT_BYTES = 4
-
-LINE, WIDE = 16, 128
-"""Elements of a cache line, and of a row from which on rows are kept from competing for them."""
+WIDE = 128
+"""Elements of a row from which on rows are kept from competing for cache lines."""
 
 MOST_UNEVEN = 1.1
 """Greatest load imbalance (maximum over mean) of strips for which threads divide them."""
@@ -172,7 +171,7 @@ class WinogradSchedule(TunedKernel):
     @cached_property
     def shared(self) -> bool:
         """True if all threads work on the same tiles."""
-        large = self.filter_size * FLOAT_BYTES > self.tuning.shared_filter_bytes
+        large = self.filter_size * FLOAT > self.tuning.shared_filter_bytes
         return large or self._uneven
 
     @cached_property
@@ -203,7 +202,7 @@ class WinogradSchedule(TunedKernel):
     @cached_property
     def strip_bytes(self) -> int:
         """Bytes of a strip's transformed input and output."""
-        return self.positions * (self.tile_stride + self.sum_stride) * FLOAT_BYTES * self.grid[1]
+        return self.positions * (self.tile_stride + self.sum_stride) * FLOAT * self.grid[1]
 
     @cached_property
     def chunks(self) -> int:
@@ -250,12 +249,12 @@ def odd_lines(count: int) -> int:
     Transformed values of a tile are written together. Lines whose distance is a power of two
     would compete for a few places in the cache.
     """
-    return LINE * (-(-count // LINE) | 1)
+    return LINE_FLOATS * (-(-count // LINE_FLOATS) | 1)
 
 
 def _apart(count: int) -> int:
     """Return how many elements rows of ``count`` are apart, which are read several at once."""
-    return count + LINE if count >= WIDE and count % (4 * LINE) == 0 else count
+    return count + LINE_FLOATS if count >= WIDE and count % (4 * LINE_FLOATS) == 0 else count
 
 
 # Costs, in operations of the products of tiles and filters. With vectors wider than 8 floats, the
@@ -315,7 +314,7 @@ def plan_winograd(
     )
     strided = {*op.stride} != {1}
     fits = not strided or {op.group, *steps} == {1}
-    size = x[1] * depth.taps * y[1] * math.prod(op.kernel) * FLOAT_BYTES
+    size = x[1] * depth.taps * y[1] * math.prod(op.kernel) * FLOAT
     whole = size > MOST_DIVIDED or {op.group, *steps} != {1}
     decline_if(
         not (fits and pads and has_filtering(op.kernel, op.stride, whole=whole)),
