@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ from demitasse.backends.kernels.language.values import (
     chunk,
     minimum,
 )
-from demitasse.backends.kernels.products import tile_rows
+from demitasse.backends.kernels.products import column_masks, for_each_panel, tile_rows
 from demitasse.backends.storage import narrowed
 
 NEAR_BYTES = 1024 << 10
@@ -341,9 +342,8 @@ def _multiply(
     panels: tuple[Word, Word],
 ) -> None:  # fmt: skip
     """Write the outputs of a strip, of some panels of a group."""
-    begin, end = panels
     sums = k.scratch(code.rows * amx.MOST_VECTORS)
-    most, rest = code.panel
+    counts = [count for count in code.panel if count]
     tiles = (windows.length + (code.rows - 1)) // code.rows
     runs = windows.images * windows.runs
     filters_at = f.filters + group * f.panels * f.panel_bytes
@@ -361,15 +361,12 @@ def _multiply(
 
     def write_tile(run: Word, tile: Word, panel: Word, count: int) -> None:
         at = place(run, tile, panel)
-        _write_tile(k, f, code, at, sums, count, _next_tile(f, code, at, panel - begin))
+        _write_tile(k, f, code, at, sums, count, _next_tile(f, code, at, panel - panels[0]))
 
     if code.by_tile:
         with k.loop(runs) as run, k.loop(tiles) as tile:
-            with k.loop(minimum(end, f.whole) if rest else end, begin) as panel:
-                write_tile(run.i, tile.i, panel.i, most)
-            if rest:
-                with k.when(end > f.whole):
-                    write_tile(run.i, tile.i, f.whole, rest)
+            write = partial(write_tile, run.i, tile.i)
+            for_each_panel(k, panels, f.whole, counts, write)
         return
 
     def write_panel(panel: Word, count: int) -> None:
@@ -383,11 +380,7 @@ def _multiply(
                 tile.words = _write_tile(k, f, code, at, sums, count, ahead)
             run.words = tile.words
 
-    with k.loop(minimum(end, f.whole) if rest else end, begin) as panel:
-        write_panel(panel.i, most)
-    if rest:
-        with k.when(end > f.whole):
-            write_panel(f.whole, rest)
+    for_each_panel(k, panels, f.whole, counts, write_panel)
 
 
 def _next_tile(f: AmxFields, code: AmxCode, at: _Place, panel: Word) -> list[amx.Ahead]:
@@ -414,8 +407,7 @@ def _write_tile(
 ) -> list[Word]:  # fmt: skip
     """Write the outputs of a tile, of a panel of ``count`` filters."""
     filters = f.filters + (place.group * f.panels + place.panel) * f.panel_bytes
-    lefts = range(count, 0, -k.width)
-    masks = [k.lane_mask(left) if left < k.width else None for left in lefts]
+    masks = column_masks(k, count)
     vectors = range(len(masks))
     fetched = amx.product_sums(
         k, f.steps, f.step_offsets, place.left, code.rows, f.window_bytes, filters, code.step_bytes,

@@ -41,7 +41,15 @@ from demitasse.backends.kernels.language.values import (
     maximum,
     minimum,
 )
-from demitasse.backends.kernels.products import ROWS, panel_vectors, product_sums, tile_rows
+from demitasse.backends.kernels.products import (
+    ROWS,
+    Masks,
+    column_masks,
+    for_each_panel,
+    panel_vectors,
+    product_sums,
+    tile_rows,
+)
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.step import decline_if
 
@@ -222,10 +230,6 @@ def each_part(k: Kernel, f: ProductFields) -> Iterator[Part]:
         yield Part(group, number, panels, filters, buffer, entries, columns)
 
 
-Masks = Sequence[Condition | None]
-"""The elements of a panel's vectors that exist; None for all of a vector."""
-
-
 class Panels(NamedTuple):
     """Panels of filters.
 
@@ -239,23 +243,6 @@ class Panels(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.vectors}of{'x'.join(map(str, self.counts))}"
-
-    def each(
-        self, k: Kernel, f: ProductFields, begin: Word, end: Word,
-        write: Callable[[Word, Masks], None],
-    ) -> None:  # fmt: skip
-        """Write a loop over panels; ``write`` takes the number of each and the vectors' masks."""
-        most, *last = self.counts
-        with k.loop(minimum(end, f.whole) if last else end, begin) as panel:
-            write(panel.i, self._masks(k, most))
-        if last:
-            with k.when(end > f.whole):
-                write(f.whole, self._masks(k, *last))
-
-    @staticmethod
-    def _masks(k: Kernel, count: int) -> Masks:
-        lefts = range(count, 0, -k.width)
-        return [k.lane_mask(left) if left < k.width else None for left in lefts]
 
 
 class IgemmFields(ProductFields):
@@ -334,7 +321,8 @@ def _kernel(
                     copy_windows(k, f, part, copied, tiles * rows, rounds=rounds)
                 even = k.prefetch_step(panel_bytes * UNROLLED, tiles)
 
-                def write_panel(panel: Word, masks: Masks) -> None:
+                def write_panel(panel: Word, columns: int) -> None:
+                    masks = column_masks(k, columns)
                     place = part.group * f.filter_count * FLOAT + panel * panel_bytes
                     y_place = place // (FLOAT // y_size)
                     filters = part.filters + (panel * f.terms + term) * panel_bytes
@@ -390,7 +378,7 @@ def _kernel(
                             case(rest)
                             write_tile(full * rows, rest, tile.words)
 
-                panels.each(k, f, *part.panels, write_panel)
+                for_each_panel(k, part.panels, f.whole, panels.counts, write_panel)
 
 
 Finish = Callable[[Sequence[Vector], Sequence[tuple[Word, int]], Masks], list[Vector]]

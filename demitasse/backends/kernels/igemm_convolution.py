@@ -24,7 +24,6 @@ from demitasse.backends.kernels.igemm import (
     UNROLLED,
     IgemmSchedule,
     ImplicitGemm,
-    Masks,
     Panels,
     Part,
     ProductFields,
@@ -39,7 +38,12 @@ from demitasse.backends.kernels.images import ImageFields, Images
 from demitasse.backends.kernels.language import call_recorder, structs
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import FLOAT, INT, Word, choose, chunk
-from demitasse.backends.kernels.products import product_sums
+from demitasse.backends.kernels.products import (
+    Masks,
+    column_masks,
+    for_each_panel,
+    product_sums,
+)
 
 MOST_PIXELS = 196
 """Outputs whose windows are copied at a time, at most: an image of 14x14, or four of 7x7. A panel
@@ -216,7 +220,8 @@ def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels, *, tiled: b
                     copy_windows(k, f, part, copied, count)
                 length = copied[1] * copied[3]
 
-                def write_panel(panel: Word, masks: Masks) -> None:
+                def write_panel(panel: Word, columns: int) -> None:
+                    masks = column_masks(k, columns)
                     place = part.group * f.filter_count * FLOAT + panel * panel_bytes
                     _copy_panel(k, part, place, count, panel_bytes, masks, prefetches=tiled)
                     with k.when((f.offsets > 0) & (block.i < 1)):
@@ -231,7 +236,7 @@ def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels, *, tiled: b
                         ]
                         multiply(part.buffer + tile.i * tile_bytes, step, own, masks)
 
-                panels.each(k, f, *part.panels, write_panel)
+                for_each_panel(k, part.panels, f.whole, panels.counts, write_panel)
 
 
 def _copy_panel(

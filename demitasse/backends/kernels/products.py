@@ -4,7 +4,15 @@ import math
 from collections.abc import Callable, Sequence
 
 from demitasse.backends.kernels.language.kernel import FEWEST_TILES, Kernel
-from demitasse.backends.kernels.language.values import LINE_BYTES, Vector, Word, fma, pair_fma
+from demitasse.backends.kernels.language.values import (
+    LINE_BYTES,
+    Condition,
+    Vector,
+    Word,
+    fma,
+    minimum,
+    pair_fma,
+)
 
 ROWS = {4: {1: 16, 2: 12, 3: 8, 4: 6}, 8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
 """Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
@@ -43,6 +51,33 @@ def tile_rows(count: int, most: int) -> int:
     A tile's columns are loaded once, which takes as long as another row.
     """
     return min(range(most, 0, -1), key=lambda rows: math.ceil(count / rows) * (rows + 1))
+
+
+def for_each_panel(
+    k: Kernel, panels: tuple[Word, Word], whole: Word, counts: Sequence[int],
+    write: Callable[[Word, int], None],
+) -> None:  # fmt: skip
+    """Write a loop over panels, from the first to the one before the end.
+
+    ``write`` takes the number and the columns of each panel. ``counts`` are the columns of a panel
+    and, if others, those of the last panel, which comes after ``whole`` panels.
+    """
+    (begin, end), (most, *last) = panels, counts
+    with k.loop(minimum(end, whole) if last else end, begin) as panel:
+        write(panel.i, most)
+    if last:
+        with k.when(end > whole):
+            write(whole, *last)
+
+
+Masks = Sequence[Condition | None]
+"""The elements of a panel's vectors that exist; None for all of a vector."""
+
+
+def column_masks(k: Kernel, columns: int) -> Masks:
+    """Return the masks of a panel's vectors."""
+    lefts = range(columns, 0, -k.width)
+    return [k.lane_mask(left) if left < k.width else None for left in lefts]
 
 
 def multiply(
