@@ -520,12 +520,12 @@ class WinogradKernels(ConvKernels):
 
     def _tiled(self, tiling: WinogradSchedule, operands: ConvOperands) -> KernelCall:
         from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
-        from demitasse.backends.kernels.winograd.filters import Filters
+        from demitasse.backends.kernels.winograd.filters import filter_transform
 
         def transform(positions: np.ndarray, weights: np.ndarray) -> None:
-            filters.update(weights, positions)
+            filters(weights, positions)
 
-        filters, size = Filters(tiling), layouts.plain((tiling.filter_size,))
+        filters, size = filter_transform(tiling), layouts.plain((tiling.filter_size,))
         kept = not self.case.at.backward
         transformed = DerivedArg(self.engine, size, transform, operands.weight, kept=kept)
         ends = operands.source, operands.target

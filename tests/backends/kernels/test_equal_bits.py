@@ -55,7 +55,7 @@ from demitasse.backends.kernels.winograd.convolution import (
     WinogradGradient,
     product_kernel,
 )
-from demitasse.backends.kernels.winograd.filters import Filters
+from demitasse.backends.kernels.winograd.filters import filter_transform
 from demitasse.backends.updates import KERNEL_FORMULAS, Piece, Update
 
 C, M, SIZE = 32, 48, (9, 30)
@@ -95,7 +95,7 @@ def winograd(kernel):
         op = conv(C, M, kernel=kernel)
         of, (x, weights, offsets, y) = tiling(op.bottom, M, kernel, width, op.pad), operands(op)
         positions = np.zeros(of.filter_size, np.float32)
-        Filters(of).update(weights.reshape(M, C, *kernel), positions)
+        filter_transform(of)(weights.reshape(M, C, *kernel), positions)
         convolve = WinogradConvolution(of, last(op.bottom), last(op.top), RELU)
         convolve.take_offsets(offsets)
         convolve(x, y, positions, aligned(convolve.scratch_size))

@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, normal
 from tilings import KERNELS, tiling
 
-from demitasse.backends.kernels.winograd.filters import Filters, filter_gradient
+from demitasse.backends.kernels.winograd.filters import filter_gradient, filter_transform
 
 
 def unpacked(positions, of):
@@ -29,10 +29,10 @@ SIZES = pytest.mark.parametrize(("c", "m", "group"), [(16, 16, 1), (20, 50, 1), 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_filters_are_transformed_from_both_sides(kernel, c, m, group, threads, width):
     of = tiling((1, c, 8, 8), m, kernel, width, group=group, threads=threads)
-    weights, of_net = normal(m, c // group, *kernel), Filters(of)
+    weights, transform = normal(m, c // group, *kernel), filter_transform(of)
     positions = np.full(of.filter_size, np.nan, np.float32)
 
-    of_net.update(weights, positions)
+    transform(weights, positions)
 
     down, across = (each.filter for each in of.filtering)
     parts = weights.reshape(group, -1, *weights.shape[1:])
@@ -46,10 +46,10 @@ def test_filters_are_transformed_from_both_sides(kernel, c, m, group, threads, w
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_filters_of_the_gradient_are_turned_round(kernel, c, m, group, width):
     of = tiling((1, c, 8, 8), m, kernel, width, group=group).backward
-    weights, of_net = normal(m, c // group, *kernel), Filters(of)
+    weights, transform = normal(m, c // group, *kernel), filter_transform(of)
     positions = np.full(of.filter_size, np.nan, np.float32)
 
-    of_net.update(weights, positions)
+    transform(weights, positions)
 
     down, across = (each.filter for each in of.filtering)
     flipped = weights[..., ::-1, ::-1].reshape(group, -1, *weights.shape[1:])

@@ -10,7 +10,7 @@ from tilings import KERNELS, LARGE, STRIDES, strided, tiling
 from demitasse.backends.kernels.epilogue import NOTHING
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution, WinogradGradient
-from demitasse.backends.kernels.winograd.filters import Filters
+from demitasse.backends.kernels.winograd.filters import filter_transform
 
 ROUNDING = 5e-5
 """Of the largest value."""
@@ -57,7 +57,7 @@ def unwritten(*sizes):
 
 def transformed(of, weights):
     [positions] = unwritten(of.filter_size)
-    Filters(of).update(weights, positions)
+    filter_transform(of)(weights, positions)
     return positions
 
 

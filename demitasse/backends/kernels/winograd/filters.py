@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
+from demitasse.backends.kernels.language.structs import Address, Struct, Values
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
@@ -190,22 +190,13 @@ def _values(tiling: WinogradSchedule) -> Values:
     )
 
 
-class Filters:
-    """Transformed filters of a convolution: matrices (positions, groups, inputs, outputs)."""
+def filter_transform(tiling: WinogradSchedule) -> BoundKernel:
+    """Return the transform of filters to matrices (positions, groups, inputs, outputs).
 
-    def __init__(self, tiling: WinogradSchedule) -> None:
-        self._threads = tiling.threads
-        flipped = tiling.computes == "input"
-        self._kernel = _kernel(tiling.width, tiling.filtering, flipped=flipped)
-        self._arguments = Arguments(_values(tiling))
-
-    def update(self, weights: np.ndarray, positions: np.ndarray) -> None:
-        """Write the transforms of ``weights``, which are in C order.
-
-        Shapes: positions (tiling.filter_size,).
-        """
-        each = {"weights": weights, "positions": positions}
-        self._arguments.run(self._kernel, self._threads, each)
+    A call takes the weights, in C order, and the transformed filters, (tiling.filter_size,).
+    """
+    kernel = _kernel(tiling.width, tiling.filtering, flipped=tiling.computes == "input")
+    return BoundKernel("winograd", kernel, _values(tiling), tiling.tuning)
 
 
 def filter_gradient(tiling: WinogradSchedule) -> BoundKernel:
