@@ -139,7 +139,7 @@ def test_strips_are_worked_on_a_few_at_a_time(rows, taps, strips):
     def tiles():
         planned = build(text)
         planned.forward()
-        return planned.plan.entries[1].step.forward_calls[0].kernel.kernel.tiling
+        return planned.plan.entries[1].step.forward_calls[0].kernel.kernel.schedule
 
     space = strips * tiles().strip_bytes
     with settings.override(threads=1), tuned(fewest_tiles=1, stack_bytes=space):

@@ -161,8 +161,8 @@ def plan_depthwise(
     Raises:
         Declined: Groups are large or divide no vectors, axes are not two, or windows are large.
     """
-    strips = DepthwiseSchedule(op, x, y, tuning)
-    (members, outputs), width = strips.group, tuning.width
+    schedule = DepthwiseSchedule(op, x, y, tuning)
+    (members, outputs), width = schedule.group, tuning.width
     tuning.require("depthwise" if members == 1 else "grouped")
     smaller, larger = sorted((members, width))
     whole = op.group > 1 and x[1] % width == larger % smaller == 0
@@ -179,8 +179,8 @@ def plan_depthwise(
     unrolled //= op.stride[0] if back else 1
     decline_if(unrolled > MOST_TAPS, f"a window of {op.kernel}; kernels take {MOST_TAPS} taps")
     if not back:
-        decline_many(strips.tile, op)
-    return strips
+        decline_many(schedule.tile, op)
+    return schedule
 
 
 Load = Callable[[Word], Vector]
@@ -333,23 +333,23 @@ def _add_taps(
             sums[pixel] = fma(number, taps[tap], sums[pixel])
 
 
-def filter_order(strips: DepthwiseSchedule, *, gradients: bool = False) -> np.ndarray:
+def filter_order(schedule: DepthwiseSchedule, *, gradients: bool = False) -> np.ndarray:
     """Return the index of each weight in C order; those that fill a vector up have any index.
 
     The outputs of groups are a vector's lanes, or else their inputs for ``gradients``.
 
     Shape: (vectors, rows of taps, members, taps of a row, width).
     """
-    group, kernel, channels = strips.group, strips.op.kernel, strips.outputs
-    order = np.arange(strips.channels * group.size * math.prod(kernel))
+    group, kernel, channels = schedule.group, schedule.op.kernel, schedule.outputs
+    order = np.arange(schedule.channels * group.size * math.prod(kernel))
     order = order.reshape(-1, group.size, group.members, *kernel)
     if gradients:
         order = order.swapaxes(1, 2)
-        channels = np.add.outer(strips.vectors, np.arange(strips.width))
+        channels = np.add.outer(schedule.vectors, np.arange(schedule.width))
     each = group.size if gradients else group.members
-    by_channel, channels = order.reshape(-1, each, *kernel), channels.reshape(-1, strips.width)
+    by_channel, channels = order.reshape(-1, each, *kernel), channels.reshape(-1, schedule.width)
     ordered: np.ndarray = by_channel[channels].transpose(0, 3, 2, 4, 1)
-    return ordered.clip(max=strips.y[1] * group.members * math.prod(kernel) - 1)
+    return ordered.clip(max=schedule.y[1] * group.members * math.prod(kernel) - 1)
 
 
 class DepthwiseOperands(OrderedFilters):
@@ -362,17 +362,17 @@ class DepthwiseOperands(OrderedFilters):
         ValueError: Channels of ``x`` or ``y`` are not contiguous.
     """
 
-    def __init__(self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier) -> None:
-        channels = strips.channels
+    def __init__(self, schedule: DepthwiseSchedule, x: Images, y: Images, then: Rectifier) -> None:
+        channels = schedule.channels
         need_layout(x.fits(channels) and y.fits(channels), x, y)
-        super().__init__(filter_order(strips), strips.tuning)
-        self.rectifier = then.numbers(channels * strips.group.outputs)
+        super().__init__(filter_order(schedule), schedule.tuning)
+        self.rectifier = then.numbers(channels * schedule.group.outputs)
         self.values = DepthwiseFields.values(
-            **window_values(strips.op, x, y, strips.tiles),
+            **window_values(schedule.op, x, y, schedule.tiles),
             filters=self.filters,
             rectifier=self.rectifier,
-            vectors=len(strips.vectors),
-            parts=strips.parts,
+            vectors=len(schedule.vectors),
+            parts=schedule.parts,
         )
 
 
@@ -385,13 +385,13 @@ class DepthwiseConvolution(WindowConvolution):
     recorded = DepthwiseOperands.recorded
 
     def __init__(
-        self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier = NOTHING
+        self, schedule: DepthwiseSchedule, x: Images, y: Images, then: Rectifier = NOTHING
     ) -> None:
-        each = DepthwiseOperands(strips, x, y, then)
+        each = DepthwiseOperands(schedule, x, y, then)
         self.filters, self.nbytes, self.update = each.filters, each.nbytes, each.update
-        code = strips.code_with(then)._replace(sizes=(x.element_bytes, y.element_bytes))
-        kernel = _kernel(strips.width, code, strips.group)
-        super().__init__(strips, kernel, each.values, each.rectifier)
+        code = schedule.code_with(then)._replace(sizes=(x.element_bytes, y.element_bytes))
+        kernel = _kernel(schedule.width, code, schedule.group)
+        super().__init__(schedule, kernel, each.values, each.rectifier)
 
 
 class Shape(NamedTuple):
@@ -620,7 +620,7 @@ class DepthwiseGradients(OrderedFilters):
     """The gradients of a depthwise convolution.
 
     Args:
-        strips: The convolution's schedule.
+        schedule: The convolution's schedule.
         images: Those of the input, of the outputs' gradient, and of the input's gradient.
         weights: Whether the gradient of the filters is computed.
         data: Whether the gradient of the input is computed.
@@ -636,29 +636,29 @@ class DepthwiseGradients(OrderedFilters):
     """
 
     def __init__(
-        self, strips: DepthwiseSchedule, images: tuple[Images, Images, Images], *,
+        self, schedule: DepthwiseSchedule, images: tuple[Images, Images, Images], *,
         weights: bool = True, data: bool = True, bias: bool = False, offset: bool = False,
     ) -> None:  # fmt: skip
-        self.strips, op, width, (x, y, dx) = strips, strips.op, strips.width, images
-        (n, _, height, columns), channels, across = strips.x, strips.channels, op.stride[1]
+        self.schedule, op, width, (x, y, dx) = schedule, schedule.op, schedule.width, images
+        (n, _, height, columns), channels, across = schedule.x, schedule.channels, op.stride[1]
         need_layout(all(one.fits(channels) for one in images), *images)
         pixels = min(
             range(across, max(across, GRADIENT_PIXELS) + 1, across),
             key=lambda count: (math.ceil(columns / count) * (count + 1), -count),
         )
         shape = Shape(
-            op.kernel, strips.group, op.stride, op.dilation, op.pad[1] % across, pixels, data,
+            op.kernel, schedule.group, op.stride, op.dilation, op.pad[1] % across, pixels, data,
             weights, bias, offset,
         )  # fmt: skip
         parts = max(1, min(PART_CHANNELS // channels, n * height // PART_ROWS))
-        order = filter_order(strips, gradients=True)
-        super().__init__(order, strips.tuning)
+        order = filter_order(schedule, gradients=True)
+        super().__init__(order, schedule.tuning)
         vectors = len(order)
         self.sums = aligned(parts * vectors * shape.sums * width)
         self.sums = self.sums.reshape(parts, vectors, shape.sums, width)
         self._offsets = aligned(channels)
         self.nbytes += self.sums.nbytes + self._offsets.nbytes
-        tiles = shape.tiles(columns, strips.y[3], op.pad[1])
+        tiles = shape.tiles(columns, schedule.y[3], op.pad[1])
         self._kernel = _gradient_kernel(width, shape, tiles)
         values = GradientFields.values(
             **window_values(op, x, y, tiles, gradient=True), dx=OutputFields.of(dx),
@@ -667,16 +667,16 @@ class DepthwiseGradients(OrderedFilters):
         )  # fmt: skip
         self._arguments = Arguments(values)
         places = np.arange(self.sums[0].size).reshape(self.sums.shape[1:])
-        own, biases = slice(strips.x[1]), strips.group.outputs  # other lanes fill the vector up
+        own, biases = slice(schedule.x[1]), schedule.group.outputs  # other lanes fill the vector up
         by_tap, by_output = places[:, :-biases, own], places[:, -biases:].reshape(vectors, -1)
-        self._add_weights = part_sums(self.sums, order[..., own], by_tap, strips.tuning)
-        outputs = strips.outputs[:, : strips.y[1]]
+        self._add_weights = part_sums(self.sums, order[..., own], by_tap, schedule.tuning)
+        outputs = schedule.outputs[:, : schedule.y[1]]
         by_output = by_output[:, : outputs.shape[1]]
-        self._add_bias = part_sums(self.sums, outputs, by_output, strips.tuning)
+        self._add_bias = part_sums(self.sums, outputs, by_output, schedule.tuning)
 
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Copy new offsets of the channels of the input's gradient, (C,); the first are zeros."""
-        channels = self.strips.x[1]
+        channels = self.schedule.x[1]
         self._offsets[:channels] = offsets[:channels]
 
     def __call__(
@@ -685,7 +685,7 @@ class DepthwiseGradients(OrderedFilters):
     ) -> None:  # fmt: skip
         """Write the gradients of the weights in C order, of the bias, (C,), and of the input."""
         each = {"x.at": source, "y.at": dy, "dx.at": self.sums if dx is None else dx}
-        self._arguments.run(self._kernel, self.strips.tuning.threads, each)
+        self._arguments.run(self._kernel, self.schedule.tuning.threads, each)
         if weight is not None:
             self._add_weights(self.sums, weight)
         if bias is not None:

@@ -73,9 +73,9 @@ def plan_few_outputs(
         f"convolution to few channels takes whole vectors of {tuning.width} channels to up to "
         f"{most}, in one group, windows up to {WIDEST} wide",
     )
-    lines = FewOutputsSchedule(op, x, y, tuning)
-    decline_many(lines.tile, op)
-    return lines
+    schedule = FewOutputsSchedule(op, x, y, tuning)
+    decline_many(schedule.tile, op)
+    return schedule
 
 
 class NarrowFields(ConvolutionFields):
@@ -141,16 +141,16 @@ class NarrowConvolution(WindowConvolution):
         nbytes: Bytes of the filters.
     """
 
-    def __init__(self, lines: FewOutputsSchedule, x: Images, then: Rectifier = NOTHING) -> None:
-        width, op = lines.width, lines.op
-        (images, planes, rows, columns), taps = lines.y, op.kernel[0] * op.kernel[1]
+    def __init__(self, schedule: FewOutputsSchedule, x: Images, then: Rectifier = NOTHING) -> None:
+        width, op = schedule.width, schedule.op
+        (images, planes, rows, columns), taps = schedule.y, op.kernel[0] * op.kernel[1]
         places = np.array(x.vectors(width), np.int64)
-        self.filters = aligned(planes * lines.x[1] * taps).reshape(planes, -1, taps, width)
+        self.filters = aligned(planes * schedule.x[1] * taps).reshape(planes, -1, taps, width)
         self.nbytes, rectifier = self.filters.nbytes, then.numbers(planes)
         # a plane is taken for an image of one channel
         y = Images((images, 1, rows, columns), planes * rows * columns, columns, 1)
         values = NarrowFields.values(
-            **window_values(op, x, y, lines.tiles),
+            **window_values(op, x, y, schedule.tiles),
             vectors=len(places),
             places=places * FLOAT,
             filters=self.filters,
@@ -158,7 +158,7 @@ class NarrowConvolution(WindowConvolution):
             planes=planes,
             rectifier=rectifier,
         )
-        super().__init__(lines, _kernel(width, lines.code_with(then)), values, rectifier)
+        super().__init__(schedule, _kernel(width, schedule.code_with(then)), values, rectifier)
 
     def update(self, weights: np.ndarray) -> None:
         op, (planes, vectors, taps, width) = self.schedule.op, self.filters.shape

@@ -50,17 +50,17 @@ class SeparableSchedule:
     """A depthwise and the following pointwise convolution. A block is some rows of outputs.
 
     Attributes:
-        strips: The depthwise convolution.
+        depthwise: The depthwise convolution.
         product: The pointwise convolution of whole images.
     """
 
-    strips: DepthwiseSchedule
+    depthwise: DepthwiseSchedule
     product: IgemmSchedule | AmxSchedule
 
     @property
     def channels(self) -> int:
         """Channels between the two."""
-        return self.strips.x[1]
+        return self.depthwise.x[1]
 
     @property
     def between(self) -> Images:
@@ -69,8 +69,8 @@ class SeparableSchedule:
         Pixels are an odd number of cache lines apart, so that equal channels of all pixels do not
         compete for the same lines.
         """
-        n, channels, height, width = self.strips.y
-        bf16 = self.strips.tuning.rounds
+        n, channels, height, width = self.depthwise.y
+        bf16 = self.depthwise.tuning.rounds
         line = LINE_FLOATS * (1 + bf16)
         pixel = (math.ceil(channels / line) | 1) * line
         row = width * pixel
@@ -79,14 +79,14 @@ class SeparableSchedule:
     @cached_property
     def rows(self) -> list[int]:
         """Rows of each thread."""
-        rows, threads = self.strips.y[0] * self.strips.y[2], self.strips.tuning.threads
+        rows, threads = self.depthwise.y[0] * self.depthwise.y[2], self.depthwise.tuning.threads
         return _sizes(rows, threads)
 
     @cached_property
     def count(self) -> int:
         """Blocks of each thread, each of which fits into a cache."""
-        tuning, columns = self.strips.tuning, self.strips.y[3]
-        block_bytes, filters = tuning.noted_bytes, self.channels * self.product.filters
+        tuning, columns = self.depthwise.tuning, self.depthwise.y[3]
+        block_bytes, filters = tuning.buffer_bytes, self.channels * self.product.filters
         if filters * FLOAT > block_bytes:
             block_bytes *= LARGER
         bytes_each = max(self.rows) * columns * self.channels * self.between.element_bytes
@@ -100,7 +100,7 @@ class SeparableSchedule:
     @property
     def code(self) -> str:
         """Name of the code, with the processor's instructions."""
-        return f"separable llvm:{self.strips.tuning.product_instructions}"
+        return f"separable llvm:{self.depthwise.tuning.product_instructions}"
 
 
 def _sizes(count: int, chunks: int) -> list[int]:
@@ -120,24 +120,25 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         not each or not pointwise.is_pointwise or len(pointwise.kernel) != 2,
         "a depthwise convolution runs as one with windows of one pixel in one group",
     )
-    strips = plan_depthwise(depthwise, depthwise.bottom, depthwise.top, tuning)
     plan = plan_amx if tuning.amx else plan_igemm
-    product = plan(pointwise, pointwise.bottom, pointwise.top, tuning)
-    blocks = SeparableSchedule(strips, product)
-    channels, filters = blocks.channels, product.filters
+    schedule = SeparableSchedule(
+        plan_depthwise(depthwise, depthwise.bottom, depthwise.top, tuning),
+        plan(pointwise, pointwise.bottom, pointwise.top, tuning),
+    )
+    channels, filters, size = schedule.channels, schedule.product.filters, depthwise.top[2:]
     decline_if(tuning.bf16 and channels % 2 > 0, "an odd number of channels; bfloat16 has pairs")
     decline_if(
-        channels > MOST_CHANNELS or min(channels, filters) < tuning.width or not min(blocks.rows),
-        f"images of {strips.y[2:]}, {channels} channels to {filters}; separable convolution takes "
+        channels > MOST_CHANNELS or min(channels, filters) < tuning.width or not min(schedule.rows),
+        f"images of {size}, {channels} channels to {filters}; separable convolution takes "
         f"a row or more for each thread, up to {MOST_CHANNELS} channels, and {tuning.width} or "
         "more on both sides",
     )
     decline_if(
-        tuning.imbalance(sum(blocks.rows)) > MOST_WASTE and "separable" not in tuning.always,
-        f"images of {strips.y[2:]} for {tuning.threads} threads; separable convolution pays where "
+        tuning.imbalance(sum(schedule.rows)) > MOST_WASTE and "separable" not in tuning.always,
+        f"images of {size} for {tuning.threads} threads; separable convolution pays where "
         "the rows divide well",
     )
-    return blocks
+    return schedule
 
 
 class SeparableFields(structs.Struct):
@@ -237,41 +238,41 @@ class SeparableConvolution:
     """
 
     def __init__(
-        self, blocks: SeparableSchedule, x: Images, y: Images,
+        self, schedule: SeparableSchedule, x: Images, y: Images,
         then: tuple[Rectifier, Rectifier] = (NOTHING, NOTHING), *, adds: bool = False,
     ) -> None:  # fmt: skip
-        self.blocks, self._adds, strips = blocks, adds, blocks.strips
+        self.schedule, self._adds, first = schedule, adds, schedule.depthwise
         if not y.is_rows:
             message = (
                 f"{y} was given for outputs; give images whose pixels follow evenly, with all "
                 "channels"
             )
             raise ValueError(message)
-        tuning, op, between = strips.tuning, strips.op, blocks.between
-        rows = blocks.block_rows
-        self.depthwise = DepthwiseOperands(strips, x, between, then[0])
+        tuning, op, between = first.tuning, first.op, schedule.between
+        rows = schedule.block_rows
+        self.depthwise = DepthwiseOperands(first, x, between, then[0])
         buffered: dict[str, Any] = {
             "tuning": replace(tuning, threads=1),
-            "buffered": tuple(rows * strips.y[3] for rows in set(rows)),
+            "buffered": tuple(rows * first.y[3] for rows in set(rows)),
         }
-        code = strips.code_with(then[0])._replace(sizes=(x.element_bytes, between.element_bytes))
+        code = first.code_with(then[0])._replace(sizes=(x.element_bytes, between.element_bytes))
         fields: type[SeparableFields] = SeparableFields
         self._buffer = max(rows) * between.row_stride * between.element_bytes // FLOAT
         self._product: ImplicitGemm | AmxConvolution
-        if isinstance(blocks.product, AmxSchedule):
-            product = replace(blocks.product, **buffered)
+        if isinstance(schedule.product, AmxSchedule):
+            product = replace(schedule.product, **buffered)
             self._product = AmxConvolution(product, between, y, then[1], adds=adds)
-            whole = product.steps.fills(blocks.channels)
-            self._kernel = _tiled_kernel(strips.width, code, y.element_bytes, fills=not whole)
+            whole = product.steps.fills(schedule.channels)
+            self._kernel = _tiled_kernel(first.width, code, y.element_bytes, fills=not whole)
             fields = TiledFields
             self._buffer += LINE_FLOATS
             self.filters = self._product.filters
         else:
             self._product = ImplicitGemm(
-                replace(blocks.product, **buffered), between, y, then[1], adds=adds,
+                replace(schedule.product, **buffered), between, y, then[1], adds=adds,
                 ahead_bytes=max(rows) * op.stride[0] * x.row_stride * x.element_bytes,
             )  # fmt: skip
-            self._kernel = _kernel(strips.width, code, y.element_bytes)
+            self._kernel = _kernel(first.width, code, y.element_bytes)
             self.filters = aligned(self._product.size)
         self.scratch_size = tuning.threads * self._buffer
         self._arguments = structs.Arguments(
@@ -281,7 +282,7 @@ class SeparableConvolution:
                 multiply=self._product.kernel,
                 buffer_bytes=self._buffer * FLOAT,
                 parts=tuning.threads,
-                blocks=blocks.count,
+                blocks=schedule.count,
                 overlap=(op.kernel[0] - 1) * op.dilation[0] + 1 - op.stride[0],
             )
         )
@@ -291,7 +292,7 @@ class SeparableConvolution:
         if isinstance(self._product, AmxConvolution):
             self._product.update(weights)
             return
-        shape = self.blocks.product.filters, self.blocks.channels, 1
+        shape = self.schedule.product.filters, self.schedule.channels, 1
         self._product.pack(weights[: math.prod(shape)].reshape(shape), self.filters)
 
     @property
@@ -324,4 +325,4 @@ class SeparableConvolution:
             "depthwise.offsets": before,
             "product.offsets": after,
         }
-        self._arguments.run(self._kernel, self.blocks.strips.tuning.threads, each)
+        self._arguments.run(self._kernel, self.schedule.depthwise.tuning.threads, each)

@@ -43,7 +43,7 @@ class Tuning:
             fit into no cache.
         fewest_tiles: Least number of tiles of a block.
         shared_filter_bytes: Size of transformed filters from which on all threads share tiles.
-        noted_bytes: Outputs of a depthwise convolution that are stored for the following pointwise
+        buffer_bytes: Outputs of a depthwise convolution that are stored for the following pointwise
             convolution; they stay in a core's second cache.
         bf16: Whether convolutions and inner products multiply pairs of bfloat16.
         amx: Whether they multiply tiles of bfloat16, by AMX.
@@ -57,7 +57,7 @@ class Tuning:
     shared_stack_bytes: int = 4 << 20
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
-    noted_bytes: int = 128 << 10
+    buffer_bytes: int = 128 << 10
     bf16: bool = False
     amx: bool = False
     without: frozenset[str] = frozenset()

@@ -200,7 +200,7 @@ def test_an_image_to_add_is_refused_where_none_is_added():
 @pytest.mark.parametrize("columns", range(14, 28))
 def test_any_number_of_pixels_may_be_left(columns, width):
     case = Case(1, width + 1, 2 * width + 1, (3, columns), kernel=(1, 1), pad=(0, 0))
-    tuning = always(width, noted_bytes=1)
+    tuning = always(width, buffer_bytes=1)
 
     expect_close(case.run(tuning), case.wanted())
 
@@ -210,7 +210,7 @@ def test_threads_and_blocks_change_no_bits(width):
     case = Case(3, 2 * width, 3 * width, (14, 14))
 
     one, *others = (
-        case.run(always(width, threads, noted_bytes=noted))
+        case.run(always(width, threads, buffer_bytes=noted))
         for threads in (1, 2, 5)
         for noted in (1 << 20, 20_000, 1)
     )
@@ -292,7 +292,7 @@ def test_blocks_are_large_where_filters_are_many():
     few, many = (plan_separable(*convolutions(1, 512, m, (38, 38)), always(16)) for m in (32, 1024))
 
     rows = math.ceil(38 / few.count)
-    assert rows * 38 * 512 * 4 < 1.5 * few.strips.tuning.noted_bytes
+    assert rows * 38 * 512 * 4 < 1.5 * few.depthwise.tuning.buffer_bytes
     assert many.count < few.count
 
 

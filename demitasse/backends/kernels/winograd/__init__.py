@@ -277,23 +277,25 @@ BF16_COST = 0.75
 measured: filters of tiles are read from farther caches."""
 
 
-def pays(tiling: WinogradSchedule, pixels: int, *, training: bool) -> bool:
+def pays(schedule: WinogradSchedule, pixels: int, *, training: bool) -> bool:
     """Return whether transforms and products cost less than so many outputs by the definition.
 
     In training, filters change between passes.
     """
-    tiles = tiling.images * math.prod(tiling.grid)
-    weights = tiling.channels * tiling.filters / tiling.groups
+    tiles = schedule.images * math.prod(schedule.grid)
+    weights = schedule.channels * schedule.filters / schedule.groups
     filter_cost = TRAINED_FILTER_COST if training else FILTER_COST
     tiled = (
-        2 * tiles * tiling.positions * weights
-        + TRANSFORM_COST * tiles * tiling.positions * (tiling.channels + tiling.filters)
-        + filter_cost * tiling.positions * weights
-        + tiling.width / 8 * START_COST
+        2 * tiles * schedule.positions * weights
+        + TRANSFORM_COST * tiles * schedule.positions * (schedule.channels + schedule.filters)
+        + filter_cost * schedule.positions * weights
+        + schedule.width / 8 * START_COST
     )
-    few = min(tiling.channels, tiling.filters) / tiling.groups
-    each = (DEFINITION_COST + FEW_CHANNELS_COST / few) * (BF16_COST if tiling.tuning.bf16 else 1.0)
-    of = tiling.filtering
+    few = min(schedule.channels, schedule.filters) / schedule.groups
+    each = (DEFINITION_COST + FEW_CHANNELS_COST / few) * (
+        BF16_COST if schedule.tuning.bf16 else 1.0
+    )
+    of = schedule.filtering
     return tiled < 2 * each * pixels * math.prod(of.window) * weights / of.filters
 
 
@@ -330,7 +332,7 @@ def plan_winograd(
         f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more",
     )
     of = filtering(op.kernel, output, op.stride, whole=whole)
-    tiling = WinogradSchedule(
+    schedule = WinogradSchedule(
         filtering=of,
         images=y[0] * down * across,
         channels=x[1] * depth.taps * of.filters,
@@ -347,7 +349,8 @@ def plan_winograd(
         depth=depth,
     )
     decline_if(
-        "winograd" not in tuning.always and not pays(tiling, y[0] * y[2] * y[3], training=training),
+        "winograd" not in tuning.always
+        and not pays(schedule, y[0] * y[2] * y[3], training=training),
         "winograd would cost more than the definition in this shape",
     )
-    return tiling
+    return schedule

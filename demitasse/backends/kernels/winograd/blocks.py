@@ -159,43 +159,43 @@ class BlockedKernel:
     """
 
     def __init__(
-        self, tiling: WinogradSchedule, kernel: SupportsIndex, struct: type[Struct], stages: int,
+        self, schedule: WinogradSchedule, kernel: SupportsIndex, struct: type[Struct], stages: int,
         **given: Any,
     ) -> None:  # fmt: skip
-        (down, across), (_, columns) = tiling.filtering, tiling.grid
+        (down, across), (_, columns) = schedule.filtering, schedule.grid
         pixels = down.side * (columns * across.outputs + across.side)  # a strip, with its zeros
-        private = odd_lines(pixels * tiling.width)
-        tiles = tiling.positions * tiling.tile_position_stride
-        stack = odd_lines(tiles + tiling.positions * tiling.sum_position_stride)
-        self.tiling, self._kernel = tiling, kernel
-        self.stacks_start = tiling.threads * private
-        self.scratch_size = self.stacks_start + tiling.chunks * stack
+        private = odd_lines(pixels * schedule.width)
+        tiles = schedule.positions * schedule.tile_position_stride
+        stack = odd_lines(tiles + schedule.positions * schedule.sum_position_stride)
+        self.schedule, self._kernel = schedule, kernel
+        self.stacks_start = schedule.threads * private
+        self.scratch_size = self.stacks_start + schedule.chunks * stack
 
         def arguments(blocks: range, stages: range) -> Arguments:
             fields = BlockFields.values(
-                strips=tiling.strips,
-                tile_rows=tiling.grid[0],
+                strips=schedule.strips,
+                tile_rows=schedule.grid[0],
                 tile_columns=columns,
-                chunks=tiling.chunks,
-                blocks=tiling.blocks,
-                shared=int(tiling.shared),
+                chunks=schedule.chunks,
+                blocks=schedule.blocks,
+                shared=int(schedule.shared),
                 first_block=blocks.start,
                 end_block=blocks.stop,
                 first_stage=stages.start,
                 end_stage=stages.stop,
-                tiles=_tiles(0, tiling.tile_stride, tiling.tile_position_stride),
-                sums=_tiles(tiles, tiling.sum_stride, tiling.sum_position_stride),
+                tiles=_tiles(0, schedule.tile_stride, schedule.tile_position_stride),
+                sums=_tiles(tiles, schedule.sum_stride, schedule.sum_position_stride),
                 private_bytes=FLOAT * private,
                 stacks_bytes=FLOAT * self.stacks_start,
                 stack_bytes=FLOAT * stack,
             )
             return Arguments(struct.values(blocks=fields, **given))
 
-        if tiling.shared:
-            each = product(range(tiling.blocks), range(stages))
+        if schedule.shared:
+            each = product(range(schedule.blocks), range(stages))
             self._calls = [arguments(range(n, n + 1), range(s, s + 1)) for n, s in each]
         else:
-            self._calls = [arguments(range(tiling.blocks), range(stages))]
+            self._calls = [arguments(range(schedule.blocks), range(stages))]
 
     def run(self, scratch: np.ndarray, each: Mapping[str, np.ndarray]) -> None:
         """Run the kernel on all blocks, with arrays for the addresses that lack a value.
@@ -210,7 +210,7 @@ class BlockedKernel:
             raise ValueError(message)
         each = {"blocks.scratch": scratch, **each}
         for call in self._calls:
-            call.run(self._kernel, self.tiling.threads, each)
+            call.run(self._kernel, self.schedule.threads, each)
 
 
 def _tiles(start: int, stride: int, position_stride: int) -> Values:

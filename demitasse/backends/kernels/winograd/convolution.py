@@ -51,23 +51,26 @@ class ProductFields(Struct):
     and of a tile's sums to the panel's; bytes of a row of the panel."""
 
 
-def product_values(tiling: WinogradSchedule, *, gradient: bool = False) -> Values:
+def product_values(schedule: WinogradSchedule, *, gradient: bool = False) -> Values:
     """Return the values of the fields, for products or for the gradient of the filters."""
-    c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups // tiling.phases
-    counts = [c] if gradient else tiling.block_tiles
+    c, m = (
+        schedule.channels // schedule.groups,
+        schedule.filters // schedule.groups // schedule.phases,
+    )
+    counts = [c] if gradient else schedule.block_tiles
     rows = [
         (
-            product_kernel(tiling.width, panel.vectors, counts, adds=gradient),
-            panel.part // tiling.phases * c * FLOAT,
+            product_kernel(schedule.width, panel.vectors, counts, adds=gradient),
+            panel.part // schedule.phases * c * FLOAT,
             panel.start * FLOAT,
             (panel.part * m + panel.first) * FLOAT,
-            panel.vectors * tiling.width * FLOAT,
+            panel.vectors * schedule.width * FLOAT,
         )
-        for panel in tiling.panels
+        for panel in schedule.panels
     ]
     return ProductFields.values(
-        position_bytes=tiling.filter_position_stride * FLOAT,
-        chunk_bytes=tiling.filter_size * FLOAT if gradient else 0,
+        position_bytes=schedule.filter_position_stride * FLOAT,
+        chunk_bytes=schedule.filter_size * FLOAT if gradient else 0,
         channels=c,
         panels=len(rows),
         panel_table=np.array(rows, np.int64),
@@ -216,20 +219,20 @@ class WinogradConvolution(BlockedKernel):
     recorded = ("take_offsets",)
 
     def __init__(
-        self, tiling: WinogradSchedule, x: Images, y: Images, then: Rectifier = NOTHING
+        self, schedule: WinogradSchedule, x: Images, y: Images, then: Rectifier = NOTHING
     ) -> None:
-        self._offsets, dilated = aligned(tiling.sum_stride), tiling.dilation != (1, 1)
-        self._rectifier = then.numbers(tiling.sum_stride)
-        channels = np.arange(tiling.filters) % (tiling.filters // tiling.phases)
-        self._gather = Gather(channels, tiling.tuning)
+        self._offsets, dilated = aligned(schedule.sum_stride), schedule.dilation != (1, 1)
+        self._rectifier = then.numbers(schedule.sum_stride)
+        channels = np.arange(schedule.filters) % (schedule.filters // schedule.phases)
+        self._gather = Gather(channels, schedule.tuning)
         super().__init__(
-            tiling,
-            _kernel(tiling.width, tiling.filtering, limited=then.limited, dilated=dilated),
+            schedule,
+            _kernel(schedule.width, schedule.filtering, limited=then.limited, dilated=dilated),
             ConvolutionFields,
             stages=3,  # input transform; products; output transform
-            products=product_values(tiling),
-            x=TiledFields.tiled(x, tiling),
-            y=TiledOutputFields.tiled(y, tiling, read=False),
+            products=product_values(schedule),
+            x=TiledFields.tiled(x, schedule),
+            y=TiledOutputFields.tiled(y, schedule, read=False),
             rectifier=self._rectifier,
             offsets=self._offsets,
         )
@@ -240,7 +243,7 @@ class WinogradConvolution(BlockedKernel):
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Copy new slopes of negative sums: one for each output channel, or one for all."""
-        by_phase = self._rectifier[: self.tiling.filters].reshape(self.tiling.phases, -1)
+        by_phase = self._rectifier[: self.schedule.filters].reshape(self.schedule.phases, -1)
         by_phase[...] = slopes
 
     def __call__(
@@ -299,21 +302,23 @@ class WinogradGradient(BlockedKernel):
         sums_size: Elements of the chunks' sums.
     """
 
-    def __init__(self, tiling: WinogradSchedule, x: Images, y: Images) -> None:
-        tiling = tiling.filter_gradient
-        self.sums_size = tiling.chunks * tiling.filter_size
-        self._offsets = np.zeros((tiling.chunks, tiling.sum_stride), np.float32)
-        self._back = filter_gradient(tiling)
-        filters = np.arange(tiling.filters)  # each chunk has a part of their offsets
-        self._add_bias = Gather(filters, tiling.tuning, tiling.chunks, tiling.sum_stride)
+    def __init__(self, schedule: WinogradSchedule, x: Images, y: Images) -> None:
+        schedule = schedule.filter_gradient
+        self.sums_size = schedule.chunks * schedule.filter_size
+        self._offsets = np.zeros((schedule.chunks, schedule.sum_stride), np.float32)
+        self._back = filter_gradient(schedule)
+        filters = np.arange(schedule.filters)  # each chunk has a part of their offsets
+        self._add_bias = Gather(filters, schedule.tuning, schedule.chunks, schedule.sum_stride)
         super().__init__(
-            tiling,
-            _gradient_kernel(tiling.width, tiling.filtering, dilated=tiling.dilation != (1, 1)),
+            schedule,
+            _gradient_kernel(
+                schedule.width, schedule.filtering, dilated=schedule.dilation != (1, 1)
+            ),
             GradientFields,
             stages=2,  # both input transforms; products
-            products=product_values(tiling, gradient=True),
-            x=TiledFields.tiled(x, tiling),
-            y=TiledFields.tiled(y, tiling, read=False),
+            products=product_values(schedule, gradient=True),
+            x=TiledFields.tiled(x, schedule),
+            y=TiledFields.tiled(y, schedule, read=False),
             offsets=self._offsets,
         )
 

@@ -151,20 +151,20 @@ def _window_filters(of: Filtering) -> list[tuple[int, int, int]]:
     ]
 
 
-def _values(tiling: WinogradSchedule) -> Values:
+def _values(schedule: WinogradSchedule) -> Values:
     """Return the values of the fields.
 
     The outputs of the gradient of an input are the parameter's inputs.
     """
-    of, read, written = tiling.filtering, _window_filters(tiling.filtering), [(0, 0, 0)]
-    if tiling.phases > 1:
+    of, read, written = schedule.filtering, _window_filters(schedule.filtering), [(0, 0, 0)]
+    if schedule.phases > 1:
         read, written = written, read
-    inputs, outputs = tiling.channels // tiling.groups, tiling.filters // tiling.groups
-    planes, plane_bytes = range(tiling.depth.taps), math.prod(of.window) * FLOAT
+    inputs, outputs = schedule.channels // schedule.groups, schedule.filters // schedule.groups
+    planes, plane_bytes = range(schedule.depth.taps), math.prod(of.window) * FLOAT
     channels, outputs = inputs // len(planes) // len(read), outputs // len(written)
     tap_bytes = len(planes) * plane_bytes
     input_bytes, output_bytes = tap_bytes, channels * tap_bytes
-    if tiling.computes == "input":
+    if schedule.computes == "input":
         planes, input_bytes, output_bytes = planes[::-1], outputs * tap_bytes, tap_bytes
     places = [
         (plane * plane_bytes + start + i * input_bytes, *lacks)
@@ -173,36 +173,37 @@ def _values(tiling: WinogradSchedule) -> Values:
         for i in range(channels)
     ]
     rows = []
-    for panel in tiling.panels:
+    for panel in schedule.panels:
         group, phase = divmod(panel.part, len(written))
         start, *lacks = written[phase]
         first = group * channels * outputs * tap_bytes + start + panel.first * output_bytes
         rows.append((panel.vectors, outputs - panel.first, panel.start * FLOAT, first, *lacks))
     return FilterFields.values(
-        position_bytes=tiling.filter_position_stride * FLOAT,
+        position_bytes=schedule.filter_position_stride * FLOAT,
         inputs=inputs,
         input_table=np.array(places, np.int64),
         weight_output_bytes=output_bytes,
         panels=len(rows),
         panel_table=np.array(rows, np.int64),
-        chunks=tiling.chunks,
-        chunk_bytes=tiling.filter_size * FLOAT,
+        chunks=schedule.chunks,
+        chunk_bytes=schedule.filter_size * FLOAT,
     )
 
 
-def filter_transform(tiling: WinogradSchedule) -> BoundKernel:
+def filter_transform(schedule: WinogradSchedule) -> BoundKernel:
     """Return the transform of filters to matrices (positions, groups, inputs, outputs).
 
-    A call takes the weights, in C order, and the transformed filters, (tiling.filter_size,).
+    A call takes the weights, in C order, and the transformed filters, (schedule.filter_size,).
     """
-    kernel = _kernel(tiling.width, tiling.filtering, flipped=tiling.computes == "input")
-    return BoundKernel("winograd", kernel, _values(tiling), tiling.tuning)
+    kernel = _kernel(schedule.width, schedule.filtering, flipped=schedule.computes == "input")
+    return BoundKernel("winograd", kernel, _values(schedule), schedule.tuning)
 
 
-def filter_gradient(tiling: WinogradSchedule) -> BoundKernel:
+def filter_gradient(schedule: WinogradSchedule) -> BoundKernel:
     """Return the transform of the chunks' gradients at the positions to the parameter's gradient.
 
-    A call takes the gradient, in C order, and those of the chunks, (chunks * tiling.filter_size,).
+    A call takes the gradient, in C order, and those of the chunks. Shape of the latter:
+    (chunks * schedule.filter_size,).
     """
-    kernel = _gradient_kernel(tiling.width, tiling.filtering)
-    return BoundKernel("winograd", kernel, _values(tiling), tiling.tuning)
+    kernel = _gradient_kernel(schedule.width, schedule.filtering)
+    return BoundKernel("winograd", kernel, _values(schedule), schedule.tuning)

@@ -157,21 +157,21 @@ class TiledFields(ImageFields):
     above and on the left of the image, or of its phase that is a channel; rows and columns."""
 
     @classmethod
-    def tiled(cls, images: Images, tiling: WinogradSchedule, *, read: bool = True) -> Values:
+    def tiled(cls, images: Images, schedule: WinogradSchedule, *, read: bool = True) -> Values:
         """Return the fields of images that are ``read``, or of written ones."""
-        pad, depth = (tiling.pad, tiling.depth) if read else (tiling.margin, FLAT)
+        pad, depth = (schedule.pad, schedule.depth) if read else (schedule.margin, FLAT)
         step, firsts = (1, 1), [range(1), range(1)]
-        if read != (tiling.phases > 1):
-            step, flipped = tiling.filtering.stride, tiling.computes == "input"
-            firsts = [axis.firsts_seen(flipped=flipped) for axis in tiling.filtering]
+        if read != (schedule.phases > 1):
+            step, flipped = schedule.filtering.stride, schedule.computes == "input"
+            firsts = [axis.firsts_seen(flipped=flipped) for axis in schedule.filtering]
         filters = _seen_pixels(images, pad, step, firsts)
         parts = [(tap, *seen) for tap in range(depth.taps) for seen in filters]
         table = [
             (FLOAT * (start + first), FLOAT * (images.shape[1] * part + first), tap, *sizes)
             for part, (tap, start, *sizes) in enumerate(parts)
-            for first in images.vectors(tiling.width)
+            for first in images.vectors(schedule.width)
         ]
-        down, across = tiling.dilation
+        down, across = schedule.dilation
         return cls.values(
             **geometry(images), down=down, across=across,
             down_bytes=FLOAT * images.row_stride * down * step[0],
