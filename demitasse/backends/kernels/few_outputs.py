@@ -161,6 +161,7 @@ class NarrowConvolution(WindowConvolution):
         super().__init__(schedule, _kernel(width, schedule.code_with(then)), values, rectifier)
 
     def update(self, weights: np.ndarray) -> None:
+        """Copy new weights, in C order."""
         op, (planes, vectors, taps, width) = self.schedule.op, self.filters.shape
         channels = op.bottom[op.axis]  # zeros fill the last vector
         by_channel = np.zeros((planes, vectors * width, taps), np.float32)

@@ -271,16 +271,16 @@ class TileRows(NamedTuple):
 
     Attributes:
         most: Rows of all tiles but the last.
-        rests: Numbers of rows that may be left in place; each has a tile of its own.
+        remainders: Numbers of rows that may be left in place; each has a tile of its own.
         row_bytes: Bytes from one row to the next; 0 if these are known at run time.
     """
 
     most: int
-    rests: tuple[int, ...] = ()
+    remainders: tuple[int, ...] = ()
     row_bytes: int = ROW_BYTES
 
     def __str__(self) -> str:
-        counts = "x".join(map(str, (self.most, *self.rests)))
+        counts = "x".join(map(str, (self.most, *self.remainders)))
         return counts if self.row_bytes in (0, ROW_BYTES) else f"{counts}by{self.row_bytes}"
 
 
@@ -374,9 +374,9 @@ def _kernel(
                     with k.loop(full, words=[following]) as tile:
                         tile.words = write_tile(tile.i * rows, rows, tile.words)
                     with k.cases(count % rows) as case:
-                        for rest in of.rests:
-                            case(rest)
-                            write_tile(full * rows, rest, tile.words)
+                        for remainder in of.remainders:
+                            case(remainder)
+                            write_tile(full * rows, remainder, tile.words)
 
                 for_each_panel(k, part.panels, f.whole, panels.counts, write_panel)
 
@@ -678,22 +678,21 @@ class IgemmSchedule(TunedKernel):
             return TileRows(self.rows)
         parts, most = self.divided[0], ROWS[self.width][self.vectors]
         counts = self.buffered or (self.pixels // parts, -(-self.pixels // parts))
-        rests = tuple(sorted({count % most for count in counts} - {0}))
-        # NEON's addresses have no multiples of a register: each row would take another
+        remainders = tuple(sorted({count % most for count in counts} - {0}))
         known = self.buffered and self.width == NEON
-        return TileRows(most, rests, x.column_stride * FLOAT if known else 0)
+        return TileRows(most, remainders, x.column_stride * FLOAT if known else 0)
 
     def in_place(self, x: Images, y: Images) -> bool:
-        """Return whether pixels, which are windows of their own, are read in place.
-
-        NEON's addresses have no multiples of a register: each row would take another.
-        """
+        """Return whether pixels, which are windows of their own, are read in place."""
         alike = x.is_rows and y.is_rows and x.shape[2:] == y.shape[2:]
         return bool(self.buffered) or (self.reads_pixels and alike)
 
     @property
     def reads_pixels(self) -> bool:
-        """True if pixels that are rows of a matrix are read in place."""
+        """True if pixels that are rows of a matrix are read in place.
+
+        NEON's addresses have no multiples of a register: each row would take another register.
+        """
         pixels = (self.taps, self.step) == (((0, 0, 0),), (1, 1, 1))
         few = pixels and self.channels <= WIDEST_IN_PLACE
         return few and self.width > NEON and not self.rounds_input

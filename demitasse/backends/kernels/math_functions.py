@@ -1,4 +1,4 @@
-"""Exponential, sigmoid and tanh of vectors.
+"""Exponential, logarithm, sigmoid and tanh of vectors.
 
 e^x is 2^n times a polynomial of what is left of x beside n * log(2), which is taken away in two
 parts so that large x lose nothing. log(1 + u) is 2 * artanh(u / (2 + u)), a short series.
@@ -62,10 +62,10 @@ def _parts(x: Vector, least: float = LEAST) -> tuple[Vector, Vector]:
 
 
 SMALL = 0.625
-"""Up to here by the first formula."""
+"""Magnitude up to which tanh is x + x^3 P(x^2)."""
 
 END = 10.0
-"""From here on tanh is 1 in float32."""
+"""Magnitude from which on tanh is 1 in float32."""
 
 CUBES = -0.333332819, 0.133314422, -0.053739714, 0.0206390842, -0.00570498395
 """Coefficients of P, that of the lowest power first."""
@@ -73,7 +73,7 @@ CUBES = -0.333332819, 0.133314422, -0.053739714, 0.0206390842, -0.00570498395
 POWERS = (
     1.0, 0.693147203, 0.240226479, 0.0555033247, 0.00961843736, 0.00133988746, 0.000153533614
 )  # fmt: skip
-"""Those of 2^x from -1/2 to 1/2."""
+"""Coefficients of 2^x from -1/2 to 1/2."""
 
 
 def tanh(x: Vector) -> Vector:

@@ -225,7 +225,7 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
             if keeps:
                 winner = loop.vectors[len(ends) + ends.index((pixel, vector))]
                 lane = (window + pixel) * x.channels + vector * k.width
-                k.store_lanes(integers(winner).cut(BITS), lanes + lane * HALF)
+                k.store_lanes(integers(winner).truncated(BITS), lanes + lane * HALF)
 
     _each_tile(k, f, shape, body)
 

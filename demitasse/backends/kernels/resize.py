@@ -116,7 +116,7 @@ def _side_by_side(k: Kernel, f: Resize, source: Word, targets: list[Word]) -> No
         sums = pairs[0].concat(pairs[1]).concat(pairs[2].concat(pairs[3]))
         for colour, target in enumerate(targets):
             places = [4 * pixel + colour for pixel in range(AT_ONCE)]
-            k.store_lanes(sums.shuffle(places).cut(16), target + column.i * HALF)
+            k.store_lanes(sums.shuffle(places).truncated(16), target + column.i * HALF)
 
 
 def _two(k: Kernel, f: Resize, source: Word, column: Word) -> IntVector:
@@ -159,7 +159,7 @@ def _down(k: Kernel, f: Resize, between: Word, result: Word) -> None:
             place = column.i * HALF
             total = high_product(k.load_lanes(above + place, LANES, 16), upper)
             total = total + high_product(k.load_lanes(below + place, LANES, 16), lower)
-            k.store_lanes(((total + k.lanes(2, LANES, 16)) >> 2).cut(8), target + column.i)
+            k.store_lanes(((total + k.lanes(2, LANES, 16)) >> 2).truncated(8), target + column.i)
 
 
 FEWEST_EACH = 1 << 13
@@ -212,8 +212,8 @@ def _mixed(corners: list[list[Vector]], vertical: list[Vector], horizontal: list
 class Interpolation(BoundKernel):
     """Each pixel of the result from four of the source, the corners from the corners.
 
-    Source ``x`` and result ``y`` have their channels last. A part of the source is resized, behind
-    some rows and columns, the ``cut``. A call takes x and y.
+    Source ``x`` and result ``y`` have their channels last. The ``part`` of the source that is
+    resized, rows and columns, begins after ``cut`` rows and columns. A call takes x and y.
     """
 
     def __init__(

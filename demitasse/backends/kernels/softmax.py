@@ -203,10 +203,10 @@ class Softmax:
     """
 
     def __init__(self, outer: int, length: int, inner: int, tuning: Tuning) -> None:
-        width, planes = tuning.width, inner > 1
+        width = tuning.width
+        kind: Kind = "planes" if inner > 1 else "rows"
         few = "few_classes" not in tuning.without and outer >= width and length <= MOST_CLASSES
-        kind: Kind = "planes" if planes else "rows"
-        few = few and not planes
+        few = few and kind == "rows"
         kernel, name = _kernel(width, "few" if few else kind), "softmax" + " of few" * few
         sizes = {"outer": outer, "length": length, "inner": inner}
         threads = threads_for(tuning, outer * length * inner, FEWEST_EACH)

@@ -25,12 +25,13 @@ from demitasse.backends.kernels.language.values import (
 from demitasse.backends.kernels.tuning import Tuning
 
 MOST_LOOPS = 6
+"""Nested loops at most; the kernel's code has each."""
 
 FEWEST_EACH = 1 << 15
 """Elements of a thread at least: to meet others takes as long as so many."""
 
 MANY = 8
-"""Turns of each thread that divide a loop about evenly."""
+"""Iterations of a loop for each thread from which on threads divide it about evenly."""
 
 CopyLoop = tuple[int, int, int]
 """Count, and elements from one iteration to the next in the source and in the target."""
@@ -79,8 +80,8 @@ def _kernel(k: Kernel, f: CopyFields, kind: Kind, count: int, loaded: int, store
     """
     loops, (index, threads) = [], k.thread()
     for place in range(count):
-        turns, divided, *steps = k.load_words(f.loops + 4 * INT * place, 4)
-        own = chunk(turns, index * divided, (threads - 1) * divided + 1)
+        iterations, divided, *steps = k.load_words(f.loops + 4 * INT * place, 4)
+        own = chunk(iterations, index * divided, (threads - 1) * divided + 1)
         loops.append(LoopWords(*own, *steps))
     inner = 2 if stored or kind == "squares" else 1
     write = _INNER.get(kind, partial(_few_rows, kind == "joined", loaded, stored))
@@ -171,7 +172,7 @@ class StridedCopy(BoundKernel):
 
 
 def _divided(ordered: Sequence[CopyLoop], width: int, threads: int) -> int:
-    """Return which loop threads divide: the first that gives each many turns, or the longest."""
+    """Return which loop threads divide: the first of many iterations for each, or the longest."""
     counts = [count for count, *_ in ordered]
     counts[-2:] = [count // width for count in counts[-2:]]  # few rows of a matrix never are many
     enough = (place for place, count in enumerate(counts) if count >= MANY * threads)
@@ -202,7 +203,7 @@ def _ordered(
 def join_loops(loops: Sequence[CopyLoop]) -> list[CopyLoop]:
     """Return equivalent loops, the outermost first, with the least steps in the target innermost.
 
-    Loops of one turn are left out. Loops that continue each other on both sides are one loop.
+    Loops of one iteration are left out. Loops that continue each other on both sides are one loop.
     """
     ordered = sorted((one for one in loops if one[0] > 1), key=lambda one: (-one[2], -one[1]))
     joined: list[CopyLoop] = []

@@ -121,7 +121,7 @@ class Variable:
         self._f.store_word(self._f.word(value), self._at)
 
 
-class Loop:
+class EndlessLoop:
     """Endless loop under construction."""
 
     def __init__(self, code: Code, head: Block, after: Block) -> None:
@@ -248,12 +248,12 @@ class Function(Routine):
             call_function(self.code, "llvm.aarch64.isb", "void", domain)
 
     @contextmanager
-    def forever(self) -> Iterator[Loop]:
+    def forever(self) -> Iterator[EndlessLoop]:
         """Write an endless loop, which its body leaves."""
         head, after = self.code.new_block(), self.code.new_block()
         self.code.jump(head)
         self.code.block = head
-        yield Loop(self.code, head, after)
+        yield EndlessLoop(self.code, head, after)
         self.code.jump(head)
         self.code.block = after
 

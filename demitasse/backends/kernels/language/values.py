@@ -262,7 +262,7 @@ class IntVector(Value):
         """Return the same bits as integers of another size."""
         return self._to("bitcast", bits, self.kind.lanes * self.bits // bits)
 
-    def cut(self, bits: int) -> IntVector:
+    def truncated(self, bits: int) -> IntVector:
         """Return the lower bits of each integer."""
         return self._to("trunc", bits, self.kind.lanes)
 
@@ -280,7 +280,7 @@ Elements = TypeVar("Elements", Vector, IntVector)
 
 def high_product(a: IntVector, b: IntVector) -> IntVector:
     """Return the upper 16 of the 32 bits of each product of integers of 16 bits."""
-    return (a.extended(32) * b.extended(32) >> 16).cut(16)
+    return (a.extended(32) * b.extended(32) >> 16).truncated(16)
 
 
 def pair_sums(a: IntVector, b: IntVector) -> IntVector:
