@@ -376,22 +376,16 @@ class DepthwiseOperands(OrderedFilters):
         )
 
 
-class DepthwiseConvolution(WindowConvolution):
-    """A depthwise convolution, with an offset for each channel and an epilogue.
-
-    ``filters``, ``nbytes`` and ``update`` are those of the operands.
-    """
-
-    recorded = DepthwiseOperands.recorded
+class DepthwiseConvolution(DepthwiseOperands, WindowConvolution):
+    """A depthwise convolution, with an offset for each channel and an epilogue."""
 
     def __init__(
         self, schedule: DepthwiseSchedule, x: Images, y: Images, then: Rectifier = NOTHING
     ) -> None:
-        each = DepthwiseOperands(schedule, x, y, then)
-        self.filters, self.nbytes, self.update = each.filters, each.nbytes, each.update
+        DepthwiseOperands.__init__(self, schedule, x, y, then)
         code = schedule.code_with(then)._replace(sizes=(x.element_bytes, y.element_bytes))
         kernel = _kernel(schedule.width, code, schedule.group)
-        super().__init__(schedule, kernel, each.values, each.rectifier)
+        WindowConvolution.__init__(self, schedule, kernel, self.values, self.rectifier)
 
 
 class Shape(NamedTuple):
