@@ -61,7 +61,7 @@ def configure(k: Kernel, rows: int, channels: int) -> None:
     sizes = palette + b"".join(width.to_bytes(2, "little") for width in widths) + bytes(heights)
     table = k.scratch(LINE_BYTES // k.vector_bytes)
     for at in range(0, len(sizes), INT):
-        k.store_word(k.word(int.from_bytes(sizes[at : at + INT], "little")), table + at)
+        k.store_word(int.from_bytes(sizes[at : at + INT], "little"), table + at)
     call_function(k.code, "llvm.x86.ldtilecfg", "void", k.pointer(table))
 
 

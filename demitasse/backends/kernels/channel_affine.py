@@ -161,8 +161,8 @@ def slope_gradient(images: Images, tuning: Tuning) -> PlaneKernel:
 
     A call takes x, the slopes, dy, dx, dslope and scratch memory.
     """
-    kernels = partial(_gradient_kernel, slopes=True, adds=False), _slope_sums_kernel
-    fields = NumberGradientFields
+    kernel = partial(_gradient_kernel, slopes=True, adds=False)
     return PlaneKernel(
-        "prelu gradient", images, tuning, fields, *kernels, bands=True, added=None
+        "prelu gradient", images, tuning, NumberGradientFields, kernel, _slope_sums_kernel,
+        bands=True, added=None,
     )  # fmt: skip

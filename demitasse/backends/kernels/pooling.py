@@ -288,11 +288,11 @@ class Pooling:
     ) -> None:
         need_layout(x.fits(tuning.width) and y.fits(tuning.width), x, y)
         self.tuning, self._op = tuning, op
-        self._winners = op.method == "MAX" and trains
+        self._has_winners = op.method == "MAX" and trains
         taps = math.prod(op.kernel)
-        decline_if(taps >= 1 << BITS and self._winners, f"windows of {taps} elements")
+        decline_if(taps >= 1 << BITS and self._has_winners, f"windows of {taps} elements")
         count = math.prod(x.shape[:2]) * math.prod(op.top[2:])
-        self.winners = aligned(math.ceil(count * HALF / FLOAT) if self._winners else 1)
+        self.winners = aligned(math.ceil(count * HALF / FLOAT) if self._has_winners else 1)
         self._threads = threads_for(tuning, math.prod(x.shape), FEWEST_EACH)
         self.forward = self._bound(x, y)
         if trains:
@@ -316,7 +316,7 @@ class Pooling:
         lines, rows = _rows(axes[:-1], taps, gradient=gradient)
         window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel), op.after)
         divisors = window.divisors(op.bottom[2:], op.top[2:], pads=op.counts_pads)
-        method = "winners" if self._winners else op.method.lower()
+        method = "winners" if self._has_winners else op.method.lower()
         shape = PoolShape(
             method, vectors, pixels, taps, stride, tiles, (x.element_bytes, y.element_bytes)
         )
@@ -345,7 +345,7 @@ class Pooling:
             most = MOST_COLUMNS if windows > 1 else MOST_WHOLE
             return max(1, most // vectors // stride), vectors
         several, pixels = sums // taps, (sums - taps) // stride
-        if self._winners:
+        if self._has_winners:
             several = pixels = (sums - taps) // 2
         vectors = _vectors(channels, width, several)
         return max(1, min(MOST_COLUMNS // stride, pixels)) if vectors == 1 else 1, vectors

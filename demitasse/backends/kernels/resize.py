@@ -184,7 +184,7 @@ class InterpolationFields(Struct):
 def _kernel(k: Kernel, f: InterpolationFields) -> None:
     x, y = f.x, f.y
     with k.parallel_loop(y.images, y.rows) as (image, row):
-        plane, target = x.row(image, k.word(0)), y.row(image, row)
+        plane, target = x.row(image, 0), y.row(image, row)
         above, below = (plane + n for n in k.load_words(f.row_places + row * 2 * INT, 2))
         vertical = _shares(k, f.row_shares, row)
         with k.loop(y.columns) as column:

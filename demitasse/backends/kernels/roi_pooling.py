@@ -1,9 +1,8 @@
 """ROI pooling: the greatest value, or the mean, of each bin of a region."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import inf
+from math import inf, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +99,7 @@ def _kernel(k: Kernel, f: RegionFields) -> None:
     x, row_bytes, column_bytes = f.x, f.x.row_stride * FLOAT, f.x.column_stride * FLOAT
     with f.bins.each(k) as one:
         (top, bottom), (left, right) = one.rows, one.columns
-        source = x.row(one.image, k.word(0))
+        source = x.row(one.image, 0)
         target = f.y + one.number * x.channels * FLOAT
 
         def write(place: Word, some: Condition | None) -> None:
@@ -125,7 +124,7 @@ class RegionMaxima(BoundKernel):
     def __init__(self, x: Images, regions: int, pooled: tuple[int, int], tuning: Tuning) -> None:
         need_layout(x.channel_stride == 1, x)
         values = RegionFields.values(x=ImageFields.of(x), bins=BinFields.of(regions, pooled))
-        threads = threads_for(tuning, regions * x.shape[1] * math.prod(pooled), FEWEST_EACH)
+        threads = threads_for(tuning, regions * x.shape[1] * prod(pooled), FEWEST_EACH)
         super().__init__("region maxima", _kernel(tuning.width), values, tuning, threads)
 
     def run(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:
@@ -182,7 +181,7 @@ class RegionMeans(BoundKernel):
     def __init__(
         self, shape: tuple[int, ...], regions: int, pooled: tuple[int, int], tuning: Tuning
     ) -> None:
-        outputs, rest = divmod(shape[1], math.prod(pooled))
+        outputs, rest = divmod(shape[1], prod(pooled))
         if rest:
             message = f"{shape[1]} channels for {pooled} bins; give a multiple of as many"
             raise ValueError(message)

@@ -60,7 +60,7 @@ class SuppressionFields(Struct):
 
 @SuppressionFields.kernel("suppression")
 def _kernel(k: Kernel, f: SuppressionFields) -> None:
-    k.store_word(k.word(0), f.kept)
+    k.store_word(0, f.kept)
     with k.loop(f.groups, words=[k.word(0)]) as group:
         [first] = group.words
         count = k.load_word(f.counts + group.i * INT)

@@ -84,8 +84,9 @@ class Routine:
         """Return ``count`` consecutive integers of 64 bits."""
         return [self.load_word(address + INT * place) for place in range(count)]
 
-    def store_word(self, value: Word, address: Word) -> None:
-        self._store(value, address, INT)
+    def store_word(self, value: Word | int, address: Word) -> None:
+        """Write an integer of 64 bits to an address."""
+        self._store(self.word(value), address, INT)
 
     def _pointer(self, address: Word) -> str:
         return self.code.pointer(address.name or "0", address.number)

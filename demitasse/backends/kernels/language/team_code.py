@@ -118,7 +118,7 @@ class Variable:
 
     @value.setter
     def value(self, value: Word | int) -> None:
-        self._f.store_word(self._f.word(value), self._at)
+        self._f.store_word(value, self._at)
 
 
 class EndlessLoop:
@@ -178,7 +178,7 @@ class Function(Routine):
         """Return the address of words on the thread's stack, with initial values."""
         place = Word(self.code, self.code.local(f"[{len(values)} x {WORD}]"))
         for index, value in enumerate(values):
-            self.store_word(self.word(value), place + INT * index)
+            self.store_word(value, place + INT * index)
         return place
 
     # -- the system ----------------------------------------------------------------------------
