@@ -16,11 +16,12 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.filter_packing import OrderedFilters, part_sums
 from demitasse.backends.kernels.images import Images, OutputFields, first_channels, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Output
+from demitasse.backends.kernels.language.structs import Address, Output
 from demitasse.backends.kernels.language.target import is_x86
 from demitasse.backends.kernels.language.values import (
     FLOAT,
@@ -653,13 +654,13 @@ class DepthwiseGradients(OrderedFilters):
         self._offsets = aligned(channels)
         self.nbytes += self.sums.nbytes + self._offsets.nbytes
         tiles = shape.tiles(columns, schedule.y[3], op.pad[1])
-        self._kernel = _gradient_kernel(width, shape, tiles)
         values = GradientFields.values(
             **window_values(op, x, y, tiles, gradient=True), dx=OutputFields.of(dx),
             filters=self.filters, offsets=self._offsets, sums=self.sums, vectors=vectors,
             parts=parts,
         )  # fmt: skip
-        self._arguments = Arguments(values)
+        kernel = _gradient_kernel(width, shape, tiles)
+        self._sum = BoundKernel(schedule.kernel, kernel, values, schedule.tuning)
         places = np.arange(self.sums[0].size).reshape(self.sums.shape[1:])
         own, biases = slice(schedule.x[1]), schedule.group.outputs  # other lanes fill the vector up
         by_tap, by_output = places[:, :-biases, own], places[:, -biases:].reshape(vectors, -1)
@@ -678,8 +679,7 @@ class DepthwiseGradients(OrderedFilters):
         bias: np.ndarray | None = None, dx: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         """Write the gradients of the weights in C order, of the bias, (C,), and of the input."""
-        each = {"x.at": source, "y.at": dy, "dx.at": self.sums if dx is None else dx}
-        self._arguments.run(self._kernel, self.schedule.tuning.threads, each)
+        self._sum(source, dy, self.sums if dx is None else dx)
         if weight is not None:
             self._add_weights(self.sums, weight)
         if bias is not None:

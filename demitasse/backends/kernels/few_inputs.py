@@ -14,11 +14,12 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.filter_packing import OrderedFilters, part_sums
 from demitasse.backends.kernels.images import ImageFields, Images, first_channels, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct, Values
+from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
 from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, choose, chunk
 from demitasse.backends.kernels.products import ROWS, multiply, panel_vectors, tile_rows
 from demitasse.backends.kernels.strided_copy import StridedCopy
@@ -315,20 +316,19 @@ class DirectGradient:
         self.sums = aligned(chunks * panels * len(taps) * schedule.panel)
         self.sums = self.sums.reshape(chunks, panels, len(taps), schedule.panel)
         self.nbytes = self.sums.nbytes + self._images.nbytes
-        self._kernel = _gradient_kernel(schedule.width, at_once, schedule.vectors)
-        self._arguments = Arguments(
-            GradientFields.values(
-                x=ImageFields.of(windows),
-                y=ImageFields.of(y),
-                bands=bands,
-                chunks=chunks,
-                tap_table=FLOAT * taps,
-                taps=len(taps),
-                panels=PanelFields.of(schedule, len(taps)),
-                sums=self.sums,
-                chunk_bytes=self.sums[0].nbytes,
-            )
+        kernel = _gradient_kernel(schedule.width, at_once, schedule.vectors)
+        values = GradientFields.values(
+            x=ImageFields.of(windows),
+            y=ImageFields.of(y),
+            bands=bands,
+            chunks=chunks,
+            tap_table=FLOAT * taps,
+            taps=len(taps),
+            panels=PanelFields.of(schedule, len(taps)),
+            sums=self.sums,
+            chunk_bytes=self.sums[0].nbytes,
         )
+        self._sum = BoundKernel(schedule.kernel, kernel, values, schedule.tuning)
         each = np.arange(self.sums[0].size).reshape(self.sums.shape[1:])
         # a filter that is in two vectors has the same sums in both
         own, tuning = each[:, : schedule.taps], schedule.tuning
@@ -341,8 +341,7 @@ class DirectGradient:
     ) -> None:
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
         self._copy(source, self._inside)
-        each = {"x.at": self._images, "y.at": dy}
-        self._arguments.run(self._kernel, self.schedule.tuning.threads, each)
+        self._sum(self._images, dy)
         self._add_weights(self.sums, weight)
         if bias is not None:
             self._add_bias(self.sums, bias)

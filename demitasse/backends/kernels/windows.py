@@ -7,16 +7,17 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.epilogue import Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields, first_channels
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
+from demitasse.backends.kernels.language.structs import Address, CompiledKernel, Struct, Values
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
@@ -305,11 +306,11 @@ class WindowConvolution:
     """Base of convolutions with an offset for each channel and an epilogue."""
 
     def __init__(
-        self, schedule: ConvSchedule, kernel: SupportsIndex, values: Values, rectifier: np.ndarray
+        self, schedule: ConvSchedule, kernel: CompiledKernel, values: Values, rectifier: np.ndarray
     ) -> None:
-        self.schedule, self._kernel, self._rectifier = schedule, kernel, rectifier
+        self.schedule, self._rectifier = schedule, rectifier
         self._offsets = aligned(max(schedule.y[1], schedule.width))
-        self._arguments = Arguments(values)
+        self._run = BoundKernel(schedule.kernel, kernel, values, schedule.tuning)
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Copy new slopes of negative sums: one for each channel, or one for all."""
@@ -322,6 +323,4 @@ class WindowConvolution:
 
     def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
         """Convolve, with one offset for each channel, None for those that were taken."""
-        offsets = self._offsets if offsets is None else offsets
-        each = {"x.at": source, "y.at": target, "offsets": offsets}
-        self._arguments.run(self._kernel, self.schedule.tuning.threads, each)
+        self._run(source, target, self._offsets if offsets is None else offsets)
