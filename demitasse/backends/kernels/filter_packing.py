@@ -10,19 +10,13 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.bound import BoundKernel, own_vectors, threads_for
 from demitasse.backends.kernels.language import call_recorder, structs
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.values import (
-    FLOAT,
-    INT,
-    Condition,
-    Word,
-    minimum,
-    transposed,
-)
+from demitasse.backends.kernels.language.values import FLOAT, INT, Word, minimum, transposed
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.storage import narrowed
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.igemm import IgemmSchedule
+    from demitasse.backends.kernels.language.values import Condition
 
 Order = Literal["", "by_filter", "by_term"]
 """Order of filters: panels; filter after filter, terms side by side; or term after term."""

@@ -793,14 +793,14 @@ class ImplicitGemm:
             schedule, x = schedule.of_pairs(), x.paired()
         self.schedule, in_place = schedule, schedule.in_place(x, y)
         rows = schedule.tile_rows(x, in_place=in_place)
-        self._blocks = schedule.blocks(in_place=in_place)
+        blocks = schedule.blocks(in_place=in_place)
         terms = schedule.terms(len(schedule.taps), schedule.channels)
         pixels = max(schedule.buffered, default=0)
         steps = math.ceil(pixels / rows.most) * (terms // UNROLLED)
         fetching, lines = _prefetch_of(ahead_bytes, schedule.panels, steps)
         self.kernel = _kernel(
             schedule.width, rows, schedule.panel_kinds, order=schedule.order, in_place=in_place,
-            touches=in_place and schedule.touches(x), ahead=lines, summed=len(self._blocks) > 1,
+            touches=in_place and schedule.touches(x), ahead=lines, summed=len(blocks) > 1,
             adds=adds, limited=then.limited, relu=then.relu, bf16=schedule.tuning.bf16,
             rounds=schedule.rounds_input, y_size=y.element_bytes,
         )  # fmt: skip
@@ -808,9 +808,7 @@ class ImplicitGemm:
         # of a buffer all at once: each panel, and what is prefetched with the panels, comes once
         most = pixels + rows.most if pixels else MOST_ROWS // rows.most * rows.most
         packed = LENGTH if schedule.order else 0
-        values, self.scratch_size = product_values(
-            schedule, self._blocks, x, y, most, packed, of_group
-        )
+        values, self.scratch_size = product_values(schedule, blocks, x, y, most, packed, of_group)
         self.size, count = schedule.groups * of_group, schedule.groups * schedule.filters
         self._none = aligned(count)
         self._packings: dict[tuple[int, ...], FilterPacking] = {}

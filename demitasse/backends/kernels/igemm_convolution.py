@@ -38,12 +38,7 @@ from demitasse.backends.kernels.images import ImageFields, Images
 from demitasse.backends.kernels.language import call_recorder, structs
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import FLOAT, INT, Word, choose, chunk
-from demitasse.backends.kernels.products import (
-    Masks,
-    column_masks,
-    for_each_panel,
-    product_sums,
-)
+from demitasse.backends.kernels.products import Masks, column_masks, for_each_panel, product_sums
 
 MOST_PIXELS = 196
 """Outputs whose windows are copied at a time, at most: an image of 14x14, or four of 7x7. A panel

@@ -177,19 +177,15 @@ def _each_row(
         yield row, source, taps
 
 
-def _steps(pixel_bytes: Word, columns: Sequence[int]) -> dict[int, Word]:
-    """Return the bytes from a tile's first pixel to each of its columns."""
-    return {column: pixel_bytes * column for column in columns}
-
-
 @PoolForwardFields.kernel("pool")
 def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
     tile, vectors, keeps = range(shape.pixels), range(shape.vectors), shape.method == "winners"
     is_mean = shape.method == "ave"
     x, y = f.source, f.target
     (x_size, y_size), (x_bytes, y_bytes) = shape.sizes, _pixel_bytes(x, y, shape)
-    steps = _steps(x_bytes, range((shape.pixels - 1) * shape.stride + shape.taps))
-    targets = _steps(y_bytes, tile)
+    span = (shape.pixels - 1) * shape.stride + shape.taps
+    steps = [x_bytes * column for column in range(span)]
+    targets = [y_bytes * pixel for pixel in tile]
     load, store = k.access(x_size)[0], k.access(y_size)[1]
     nothing, none = k.constant(0.0 if is_mean else ops.LOWEST), k.constant(-1.0)
     join = Vector.__add__ if is_mean else clamp_min
@@ -234,8 +230,9 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
 def _gradient_kernel(k: Kernel, f: PoolFields, shape: PoolShape) -> None:
     y, x, vectors = f.source, f.target, range(shape.vectors)
     x_bytes, y_bytes = _pixel_bytes(x, y, shape)
-    steps = _steps(x_bytes, range(shape.pixels * shape.stride))
-    sources = _steps(y_bytes, range(-((shape.taps - 1) // shape.stride), shape.pixels))
+    steps = [x_bytes * column for column in range(shape.pixels * shape.stride)]
+    before = (shape.taps - 1) // shape.stride
+    sources = {pixel: y_bytes * pixel for pixel in range(-before, shape.pixels)}
 
     def body(seen: Inside, row: Word, source: Word, target: Word, first: Word, lanes: Word) -> None:
         columns, windows = seen

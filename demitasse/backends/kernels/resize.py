@@ -188,25 +188,21 @@ def _kernel(k: Kernel, f: InterpolationFields) -> None:
         above, below = (plane + n for n in k.load_words(f.row_places + row * 2 * INT, 2))
         vertical = _shares(k, f.row_shares, row)
         with k.loop(y.columns) as column:
-            left, right = k.load_words(f.column_places + column.i * 2 * INT, 2)
+            columns = k.load_words(f.column_places + column.i * 2 * INT, 2)
             horizontal = _shares(k, f.column_shares, column.i)
             at = target + column.i * y.column_stride * FLOAT
-            pixels = [[above + left, below + left], [above + right, below + right]]
+            pixels = [[above + place, below + place] for place in columns]
 
             def mix(place: Word, some: Condition | None) -> None:
                 corners = [[k.load(pixel + place, some) for pixel in side] for side in pixels]
-                k.store(_mixed(corners, vertical, horizontal), at + place, some)
+                left, right = (a * vertical[0] + b * vertical[1] for a, b in corners)
+                k.store(left * horizontal[0] + right * horizontal[1], at + place, some)
 
             each_vector(k, y.channels, mix)
 
 
 def _shares(k: Kernel, table: Word, place: Word) -> list[Vector]:
     return [k.broadcast(table + (place * 2 + n) * FLOAT) for n in range(2)]
-
-
-def _mixed(corners: list[list[Vector]], vertical: list[Vector], horizontal: list[Vector]) -> Vector:
-    left, right = (side[0] * vertical[0] + side[1] * vertical[1] for side in corners)
-    return left * horizontal[0] + right * horizontal[1]
 
 
 class Interpolation(BoundKernel):

@@ -88,10 +88,6 @@ class WinogradSchedule(TunedKernel):
     depth: Depth = FLAT
 
     @property
-    def threads(self) -> int:
-        return self.tuning.threads
-
-    @property
     def code(self) -> str:
         """Name of the code, with the outputs of a tile and the processor's instructions."""
         down, across = self.filtering
@@ -207,13 +203,13 @@ class WinogradSchedule(TunedKernel):
     @cached_property
     def chunks(self) -> int:
         """Parts of the strips, each with a stack of its own."""
-        return 1 if self.shared else min(self.threads, self.strips)
+        return 1 if self.shared else min(self.tuning.threads, self.strips)
 
     @cached_property
     def blocks(self) -> int:
         """Blocks of a chunk, of equal numbers of strips or one more."""
         tuning = self.tuning
-        space = self.threads * tuning.shared_stack_bytes if self.shared else tuning.stack_bytes
+        space = tuning.threads * tuning.shared_stack_bytes if self.shared else tuning.stack_bytes
         most = max(space // self.strip_bytes, -(-tuning.fewest_tiles // self.grid[1]))
         return max(1, round(self.strips / self.chunks / most))
 

@@ -168,7 +168,7 @@ class BlockedKernel:
         tiles = schedule.positions * schedule.tile_position_stride
         stack = odd_lines(tiles + schedule.positions * schedule.sum_position_stride)
         self.schedule, self._kernel = schedule, kernel
-        self.stacks_start = schedule.threads * private
+        self.stacks_start = schedule.tuning.threads * private
         self.scratch_size = self.stacks_start + schedule.chunks * stack
 
         def arguments(blocks: range, stages: range) -> Arguments:
@@ -210,7 +210,7 @@ class BlockedKernel:
             raise ValueError(message)
         each = {"blocks.scratch": scratch, **each}
         for call in self._calls:
-            call.run(self._kernel, self.schedule.threads, each)
+            call.run(self._kernel, self.schedule.tuning.threads, each)
 
 
 def _tiles(start: int, stride: int, position_stride: int) -> Values:
