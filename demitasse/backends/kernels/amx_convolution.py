@@ -27,6 +27,7 @@ from demitasse.backends.kernels.amx_schedule import (
     Phase,
     Steps,
 )
+from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields
 from demitasse.backends.kernels.language import structs
@@ -539,7 +540,7 @@ class AmxConvolution:
             scratch_bytes=size,
             window_bytes=x.column_stride * HALF if reads else buffer.window_bytes,
         )
-        self._arguments = structs.Arguments(self.values)
+        self._run = BoundKernel(schedule.kernel, self.kernel, self.values, schedule.tuning)
 
     def update(self, weights: np.ndarray) -> None:
         """Pack new weights, in C order: (G, M / G, C / G, *kernel)."""
@@ -572,9 +573,7 @@ class AmxConvolution:
         """
         offsets = self._none if offsets is None else offsets
         given = scratch[0] if scratch else self._none
-        each: dict[str, np.ndarray | None] = {"x.at": source, "y.at": target, "scratch": given}
-        each |= {"filters": self.filters, "offsets": offsets, "added": added}
-        self._arguments.run(self.kernel, self.schedule.tuning.threads, each)
+        self._run(source, target, self.filters, offsets, added, given)
 
 
 class AmxInputGradient:

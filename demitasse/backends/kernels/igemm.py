@@ -23,6 +23,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.filter_packing import FilterFields, FilterPacking, Order, pack_panel
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields
@@ -828,7 +829,7 @@ class ImplicitGemm:
             parts=parts,
             filter_parts=filter_parts,
         )
-        self._arguments = structs.Arguments(self.values)
+        self._run = BoundKernel(schedule.kernel, self.kernel, self.values, schedule.tuning)
 
     def pack(self, weights: np.ndarray, filters: np.ndarray) -> None:
         """Pack weights of a group; ``filters`` are zeros where panels are padded.
@@ -847,7 +848,4 @@ class ImplicitGemm:
     ) -> None:  # fmt: skip
         """Convolve, with one offset for each channel of the output; None for zeros."""
         offsets = self._none if offsets is None else offsets
-        each: dict[str, np.ndarray | None] = {"x.at": source, "y.at": target, "scratch": scratch}
-        each |= {"filters": filters, "offsets": offsets, "added": added}
-        threads = self.schedule.tuning.threads
-        self._arguments.run(self.kernel, threads, each)
+        self._run(filters, source, target, scratch, offsets, added)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.filter_packing import Gather
 from demitasse.backends.kernels.igemm import (
@@ -287,21 +288,20 @@ class FilterGradient:
         fits = math.ceil(longest / rows) * tile * FLOAT <= pixels * ROW_BYTES
         one_tap = all(taps == 1 for _, taps, *_ in blocks)
         tiled = fits and one_tap and schedule.panels >= TILED_PANELS
-        self._kernel = _kernel(schedule.width, rows, schedule.panel_kinds, tiled=tiled)
+        gradient = _kernel(schedule.width, rows, schedule.panel_kinds, tiled=tiled)
         values, self.scratch_size = product_values(
             schedule, blocks, x, y, pixels, pixels + 1, each * area
         )
-        self._arguments = structs.Arguments(
-            GradientFields.values(
-                **values,
-                x=ImageFields.of(x),
-                y=ImageFields.of(y),
-                filter_bytes=schedule.filters * FLOAT,
-                ones=np.ones(1, np.float32),
-                parts=parts,
-                filter_parts=filter_parts,
-            )
+        fields = GradientFields.values(
+            **values,
+            x=ImageFields.of(x),
+            y=ImageFields.of(y),
+            filter_bytes=schedule.filters * FLOAT,
+            ones=np.ones(1, np.float32),
+            parts=parts,
+            filter_parts=filter_parts,
         )
+        self._sum = BoundKernel(schedule.kernel, gradient, fields, schedule.tuning)
 
     def __call__(
         self, source: np.ndarray, dy: np.ndarray, filters: np.ndarray, offsets: np.ndarray | None,
@@ -309,9 +309,7 @@ class FilterGradient:
     ) -> None:  # fmt: skip
         """Write the gradients of the filters and, unless None, of the offsets."""
         written = filters if self._merged is None else self._merged
-        each = {"x.at": source, "y.at": dy, "filters": written, "offsets": offsets}
-        threads = self.schedule.tuning.threads
-        self._arguments.run(self._kernel, threads, {**each, "scratch": scratch})
+        self._sum(written, source, dy, scratch, offsets)
         if self._merged is not None:
             self._take_own(self._merged, filters)
 
