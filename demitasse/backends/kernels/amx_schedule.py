@@ -270,7 +270,7 @@ class AmxSchedule(ConvSchedule):
 
     @property
     def reads_planes(self) -> bool:
-        """Return whether the kernel reads images in C order."""
+        """True if the kernel reads images in C order."""
         return self.steps.folded and self.steps.pixel in PLANES and self.op.group == 1
 
     def division(self, *, reads: bool) -> Division:

@@ -111,7 +111,7 @@ def _gradient_kernel(
 @NumberGradientFields.kernel("prelu_gradient_sums")
 def _slope_sums_kernel(k: Kernel, f: NumberGradientFields, lanes: Lanes) -> None:
     planes = Planes(k, f.walk, lanes)
-    with planes.each(k.word(1)) as plane:
+    with planes.each(first_image=True) as plane:
         plane.store_numbers(planes.over_images(plane, 1)[0], f.gradients)
 
 

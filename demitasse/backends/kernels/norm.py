@@ -92,7 +92,7 @@ def _planes_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
 def _statistics_kernel(k: Kernel, f: ForwardFields, lanes: Lanes, *, averages: int) -> None:
     """Write the statistics of all images, and the running averages."""
     planes = Planes(k, f.walk, lanes)
-    with planes.each(k.word(1)) as plane:
+    with planes.each(first_image=True) as plane:
         mean = planes.over_images(plane, 1)[0] * planes.number("each_image")
 
         def add(at: Word, within: Vector, between: Vector) -> list[Vector]:
@@ -301,7 +301,7 @@ def _gradient_planes_kernel(
 def _gradient_sums_kernel(k: Kernel, f: BackwardFields, lanes: Lanes) -> None:
     """Write the gradients of factors and offsets, and the terms for the input's gradient."""
     planes = Planes(k, f.walk, lanes)
-    with planes.each(k.word(1)) as plane:
+    with planes.each(first_image=True) as plane:
         channels = _Channels(f, plane, relu=False)
         total, products = planes.over_images(plane, 2)
         products = products * channels.inverse

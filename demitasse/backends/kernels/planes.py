@@ -254,7 +254,7 @@ class Plane:
 
 Step = Callable[..., Sequence[Vector] | None]
 """Takes the bytes from the beginning of the images to a vector, the plane, whose mask may be that
-of a partial vector, and sums; adds the addends to these."""
+of a partial vector, and sums; returns the sums with the vector's addends."""
 
 N = TypeVar("N")
 
@@ -271,10 +271,11 @@ class Planes:
         return self.k.broadcast(self.f.numbers + FLOAT * NUMBERS.index(name))
 
     @contextmanager
-    def each(self, images: Word | None = None) -> Iterator[Plane]:
-        """Write a loop over the thread's planes, image after image, of all or the first images."""
+    def each(self, *, first_image: bool = False) -> Iterator[Plane]:
+        """Write a loop over the thread's planes, of all images or of the first one."""
         k, f = self.k, self.f
-        with k.parallel_loop(f.images if images is None else images, f.groups) as (image, group):
+        images = k.word(1) if first_image else f.images
+        with k.parallel_loop(images, f.groups) as (image, group):
             first = self._first(image, group)
             if self.lanes.banded and self._read:
                 with k.when(group < 1):
