@@ -25,6 +25,7 @@ from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.data.sources.source import Shard
 from demitasse.io.proto import SolverParameter
 from demitasse.io.weights.load import OnMismatch
+from demitasse.net.rollback import nothing
 from demitasse.plan.liveness import Keep
 from demitasse.training.checkpoint.checkpointer import Checkpointer, TrainingState
 from demitasse.training.checkpoint.resume_check import process_settings
@@ -485,8 +486,6 @@ class Solver:
         with self.net.lock:
             state = self._checkpointer.restore(Path(path), force=force, exact=exact)
             self._set_position(state.iter, state.current_step)
-        self.lr = math.nan
-        self._run.report.loggers.begin()
 
     def state_dict(self) -> TrainingState:
         """Return the state of the run between two iterations, for another solver of the run.
@@ -507,13 +506,15 @@ class Solver:
         with self.net.lock:
             self._checkpointer.load_state_dict(state)
             self._set_position(state.iteration, state.step)
-        self._run.report.loggers.begin()
         if is_due(self.param.snapshot, self.iter):
             self._loop.write_snapshot()
 
     def _set_position(self, iteration: int, step: int) -> None:
-        self.iter, self.current_step = iteration, step
+        """Continue from an iteration whose state has been restored."""
+        self.iter, self.current_step, self.lr = iteration, step, math.nan
         self._checkpointer.inconsistent = False
+        self._loop.rollback_end = nothing
+        self._run.report.loggers.begin()
 
     # -- the end -------------------------------------------------------------------------------
 

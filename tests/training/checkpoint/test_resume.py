@@ -56,6 +56,18 @@ def test_a_state_in_memory_stays_as_it_is_while_the_run_goes_on(fields, backend)
     assert same(solver.history.arrays(), expected)
 
 
+def test_a_state_in_memory_after_a_restore_is_the_restored_one(fields, tmp_path):
+    solver = solver_of(fields, TESTED, device="numpy", snapshot_prefix=str(tmp_path / "s"))
+    solver.step(4)
+    _, file = solver.snapshot()
+    expected = solver.state_dict()
+    solver.solve()  # ends with a last test and a last loss, which state_dict() undoes
+
+    solver.restore(file)
+
+    assert solver.state_dict().resume == expected.resume
+
+
 @pytest.mark.parametrize("fmt", ["BINARYPROTO", "HDF5"])
 def test_losses_tests_and_lines_resume_exactly(fields, tmp_path, fmt, backend, lines):
     if fmt == "HDF5":
