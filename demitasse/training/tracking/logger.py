@@ -3,8 +3,8 @@
 import errno
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -52,8 +52,18 @@ class Logger(Protocol):
         """Write all that is buffered; no call follows."""
 
 
+@dataclass
+class _LoggerState:
+    """A logger, which is kept so that its ``id`` stays unique, and its history of calls."""
+
+    logger: Logger
+    begun: bool = False  # the event ``begin`` was sent
+    reported: bool = False  # a failure was reported
+    failures: int = 0  # consecutive ones
+
+
 class LoggerGroup:
-    """Calls several loggers, whose list may grow at any time.
+    """Calls several loggers, whose list may change at any time.
 
     The first failure of a logger is reported. A logger that fails again and again is not called any
     more. ``metadata`` returns the facts of the event ``begin``.
@@ -61,13 +71,12 @@ class LoggerGroup:
 
     def __init__(self, loggers: Sequence[Logger], metadata: Callable[[], Facts]) -> None:
         self._loggers, self._metadata = loggers, metadata
-        self._begun: set[int] = set()
-        self._reported: set[int] = set()
-        self._failures: Counter[int] = Counter()
+        self._states: dict[int, _LoggerState] = {}  # by id: a logger need not be hashable
 
     def begin(self) -> None:
         """Send ``begin`` before the next call: the run resumes from another place."""
-        self._begun.clear()
+        for state in self._states.values():
+            state.begun = False
 
     def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
         """Send numbers to every logger."""
@@ -79,35 +88,34 @@ class LoggerGroup:
 
     def close(self) -> None:
         """Close every logger."""
-        for logger in self._loggers:
-            self._try(logger, lambda one: one.close())
+        for state in self._current():
+            self._try(state, lambda logger: logger.close())
 
     def _each(self, iteration: int, send: Callable[[Logger], None]) -> None:
-        def begin(logger: Logger) -> None:
-            logger.event(iteration, "begin", self._metadata())
+        for state in self._current():
+            if not state.begun:
+                state.begun = True
+                self._try(state, lambda logger: logger.event(iteration, "begin", self._metadata()))
+            self._try(state, send)
 
-        for logger in self._loggers:
-            if id(logger) not in self._begun:
-                self._begun.add(id(logger))
-                self._try(logger, begin)
-            self._try(logger, send)
+    def _current(self) -> list[_LoggerState]:
+        return [self._states.setdefault(id(one), _LoggerState(one)) for one in self._loggers]
 
-    def _try(self, logger: Logger, send: Callable[[Logger], None]) -> None:
-        key = id(logger)
-        if self._failures[key] >= MOST_FAILURES:
+    def _try(self, state: _LoggerState, send: Callable[[Logger], None]) -> None:
+        if state.failures >= MOST_FAILURES:
             return
         try:
-            send(logger)
+            send(state.logger)
         except Exception as error:  # clients of services raise errors of any type
-            self._failures[key] += 1
-            if key not in self._reported:
-                self._reported.add(key)
+            state.failures += 1
+            if not state.reported:
+                state.reported = True
                 log.error(
                     "%s failed, and its record of this run has gaps; training continues: %s: %s",
-                    logger, type(error).__name__, error,
+                    state.logger, type(error).__name__, error,
                 )  # fmt: skip
         else:
-            self._failures[key] = 0
+            state.failures = 0
 
 
 class JsonLines:

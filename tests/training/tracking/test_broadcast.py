@@ -49,6 +49,18 @@ def test_begin_comes_again_where_the_run_goes_on_from_somewhere_else():
     assert [what[1] for what in kept.told] == ["begin", {}, "begin", {}]
 
 
+def test_a_logger_in_place_of_a_deleted_one_is_a_new_logger():
+    loggers = [Kept()]
+    told = LoggerGroup(loggers, dict)
+    told.scalars(4, {})
+
+    loggers.clear()
+    loggers.append(Kept())  # Python may reuse the address, and so the id
+    told.scalars(5, {"loss": 1.0})
+
+    assert loggers[0].told == [(5, "begin", {}), (5, {"loss": 1.0})]
+
+
 def test_a_logger_that_fails_is_told_of_once_and_does_not_end_the_run(caplog):
     failing, kept = Kept(failures=2), Kept()
     told = LoggerGroup([failing, kept], dict)
