@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 
@@ -420,8 +420,14 @@ def make_worker_group(
 ) -> WorkerGroup:
     """Return the workers that train a net of this process's first shard; others get clones.
 
-    A layer that would read the same data in every shard raises a ConfigError.
+    An unknown ``allreduce``, or a layer that would read the same data in every shard, raises a
+    ConfigError.
     """
+    allreduce = OLD_ALLREDUCE.get(allreduce, allreduce)
+    if allreduce is not None and allreduce not in get_args(AllReduce):
+        known = ", ".join(get_args(AllReduce))
+        message = f"got allreduce {allreduce!r}, expected one of {known}"
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="allreduce", got=allreduce)
     if shards.count == 1:
         return SingleProcess()
     for layer in net.layers:
@@ -433,5 +439,4 @@ def make_worker_group(
             )
             raise ConfigError(message, code=ErrorCode.UNSUPPORTED, layer=layer.name)
     others = [net.clone(rank=shard) for shard in shards.hosted[1:]]
-    allreduce = OLD_ALLREDUCE.get(allreduce, allreduce)
     return DistributedGroup([net, *others], communicator, shards, allreduce, overlap=overlap)

@@ -134,6 +134,13 @@ def test_processes_with_other_arguments_are_named(folder):
     run_in_threads(2, train, timeout=20)
 
 
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_an_unknown_way_to_sum_gradients_is_refused(folder, num_shards):
+    options = {"num_shards": num_shards, "allreduce": "exactly"}
+    with expect_error(ConfigError, ErrorCode.UNKNOWN, mentions="deterministic", field="allreduce"):
+        Solver(folder / "solver.prototxt", device="numpy", **options)
+
+
 def test_another_number_of_shards_is_another_run(train, tmp_path):
     train(1, lambda solver: solver.step(3), device="numpy")
 
