@@ -48,9 +48,8 @@ class SnapshotRetention:
 
     def note_remote(self, iteration: int) -> None:
         """Record a snapshot that another process has written, and deletes in time."""
-        self.iterations = self._with(iteration)
         if self._keep_last is not None:
-            self.iterations = self.iterations[-self._keep_last :]
+            self.iterations = self._with(iteration)[-self._keep_last :]
 
     def _with(self, iteration: int) -> list[int]:
         return [*(i for i in self.iterations if i != iteration), iteration]

@@ -10,7 +10,7 @@ from failing_threads import Death, company
 from demitasse.core.config import settings
 from demitasse.errors import LostProcessError
 from demitasse.io.proto import read_solver_params
-from demitasse.training import EarlyStopping, Solver
+from demitasse.training import EarlyStopping, Solver, read_state
 from demitasse.training.checkpoint.checkpointer import TrainingState
 from demitasse.training.distributed.fault_tolerance import FaultTolerantRun
 
@@ -166,6 +166,13 @@ def test_snapshots_that_a_dead_process_wrote_are_deleted_in_time(run, tmp_path):
     run(at_iteration({0: 4}), keep_last=1)
 
     assert [path.name for path in tmp_path.glob("*.solverstate")] == ["run_iter_6.solverstate"]
+
+
+def test_snapshots_of_a_run_that_keeps_all_are_not_listed_for_deletion(run, tmp_path):
+    run(at_iteration({0: 4}))
+
+    state = read_state(tmp_path / "run_iter_6.solverstate")
+    assert list(state.resume.snapshot) == []
 
 
 def test_a_request_to_stop_outlives_who_was_asked_together_with_it(run):
