@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -177,9 +176,8 @@ class Solver:
             seed = self.param.random_seed
         asked_seed = settings.get("seed") if seed is None else seed
         if size > 1:  # all shards share the order of the records
-            seed = communicator.broadcast_object(
-                secrets.randbits(31) if asked_seed < 0 else asked_seed
-            )
+            drawn = int.from_bytes(os.urandom(4), "little") >> 1
+            seed = communicator.broadcast_object(drawn if asked_seed < 0 else asked_seed)
         base = file.parent if base_dir is None and file is not None else base_dir
         base = None if base is None else Path(base)
         options: dict[str, Any] = {

@@ -1,6 +1,5 @@
 """Check that a run may resume from a state: the fingerprint of a run, and its differences."""
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.axes import shape_string
+from demitasse.core.hashing import sha256
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, DataError, ErrorCode, SnapshotError
 from demitasse.io.proto import LayerParameter, RunFacts, SolverParameter
@@ -107,7 +107,7 @@ def _policy_fields(param: SolverParameter) -> tuple[str, ...]:
 
 def file_digest(path: Path) -> bytes:
     """Return the SHA-256 of a file, up to its size: some files of the system never end."""
-    digest = hashlib.sha256()
+    digest = sha256()
     with path.open("rb") as file:
         left = os.fstat(file.fileno()).st_size
         while left > 0 and (part := file.read(min(left, CHUNK))):
@@ -135,7 +135,7 @@ def _layer_digest(param: LayerParameter) -> str:
             for name in DATA_LOCATION_FIELDS:
                 if hasattr(value, name):
                     value.ClearField(name)
-    return hashlib.sha256(own.SerializeToString(deterministic=True)).hexdigest()[:16]
+    return sha256(own.SerializeToString(deterministic=True)).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
