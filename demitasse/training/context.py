@@ -62,11 +62,6 @@ class TrainingContext:
     world_size: int = 1  # number of solvers or shards
 
     @property
-    def training_nets(self) -> Sequence[Net]:
-        """The nets that this process trains: one for each of its shards."""
-        return (self.net, *self.team.other_nets)
-
-    @property
     def is_root(self) -> bool:
         """True if this solver tests and writes snapshots."""
         return self.rank == 0

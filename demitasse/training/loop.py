@@ -300,7 +300,7 @@ class TrainingLoop:
         solver, run = self._solver, self._run
         self.rollback_end = self._checkpointer.resumable.savepoint(test=True)
         if is_due(run.param.display, solver.iter):
-            run.report.losses.append(run.team.forward(run.net))
+            run.report.losses.append(run.team.forward())
             run.report.log_last_loss(solver.iter)
         if is_due(run.param.test_interval, solver.iter):
             self._run_tests()
@@ -332,7 +332,7 @@ def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None
     label is no class raises a DataError.
     """
     run.net.debug_info = is_due(run.param.display, iteration) and run.param.debug_info
-    loss = run.team.forward_backward(run.net, run.param.iter_size)
+    loss = run.team.forward_backward(run.param.iter_size)
     record_loss(run, loss, iteration=iteration, rate=rate)
     display(run, iteration)
 

@@ -76,7 +76,7 @@ def _first_place(run: TrainingContext) -> str:
     def own() -> list[tuple[int, int, str]]:
         """Return for each shard the number of the layer, the shard and the blob."""
         places = []
-        for index, net in enumerate(run.training_nets):
+        for index, net in enumerate(run.team.nets):
             if (first := next(_nonfinite_blobs(net), None)) is not None:
                 places.append((first[0], team.rank + index * team.size, first[1]))
         return places

@@ -213,7 +213,7 @@ class Solver:
             make_worker_group(self.net, communicator, shards, allreduce, overlap=overlap), rank,
             world_size,
         )  # fmt: skip
-        for net in self._run.training_nets:
+        for net in self._run.team.nets:
             net.execution.passes.loss_scale = self._run.updater.loss_scale
         self._requests = Requests()
         self._checkpointer = Checkpointer(self._run, keep_last, asked_seed)
@@ -520,7 +520,7 @@ class Solver:
         """Stop the threads, close the files of all nets and the loggers, and free the lock."""
         self._checkpointer.close()
         self._run.report.loggers.close()
-        for net in (*self._run.training_nets, *self.test_nets):
+        for net in (*self._run.team.nets, *self.test_nets):
             net.close()
 
     def __enter__(self) -> Self:

@@ -244,7 +244,7 @@ class ResumableState:
             shard = _shard(net) if net is run.net else 0
             local = part if not shard else resume.net.add(net=shard_name(name, shard))
             _add_layers(net, self._weights(net), part, local)
-        for net in run.team.other_nets:
+        for net in run.team.nets[1:]:
             self._add_shard(resume, net)
         gathered, self._gathered = self._gathered or [], None
         known = {part.net for part in resume.net}
@@ -270,7 +270,7 @@ class ResumableState:
         def shards() -> bytes:
             """Return the parts of this process's shards."""
             resume = ResumeState()
-            for net in run.training_nets:
+            for net in run.team.nets:
                 self._add_shard(resume, net)
             return resume.SerializeToString()
 
@@ -305,7 +305,7 @@ class ResumableState:
         run, resume = self._run, self._initial if resume is None else resume
         stored = StoredLayers(resume)
         passes = {part.net: part.passes for part in resume.net}
-        nets = [*_nets(run.net, run.test_nets), *(("train", net) for net in run.team.other_nets)]
+        nets = [*_nets(run.net, run.test_nets), *(("train", net) for net in run.team.nets[1:])]
         for name, net in nets:
             if resume.HasField("seed"):
                 net.seed = resume.seed  # fillers have run, and are not repeated
@@ -333,7 +333,7 @@ class ResumableState:
         With ``test`` the iteration may test first, and the test nets are rolled back, too.
         """
         run = self._run
-        nets = [net.savepoint() for net in (*run.training_nets, *(run.test_nets if test else ()))]
+        nets = [net.savepoint() for net in (*run.team.nets, *(run.test_nets if test else ()))]
         losses, metrics = list(run.report.losses), run.monitor.to_proto()
 
         def rollback() -> None:

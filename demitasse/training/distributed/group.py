@@ -178,18 +178,22 @@ class SingleProcess:
 
     is_single = True  # the run is one process with one shard
     rank, size = 0, 1  # of the processes
-    other_nets: Sequence[Net] = ()  # nets of the further shards of this process
     wait_times = WaitTimes()  # of all processes, up to the iteration before this one
 
-    def forward_backward(self, net: Net, batches: int) -> float:
-        """Run batches forward and backward, and return the mean loss.
+    def __init__(self, net: Net) -> None:
+        self.nets: Sequence[Net] = [net]  # one for each shard of this process
 
-        Afterwards the net has the gradients of all shards.
+    def forward_backward(self, batches: int) -> float:
+        """Run batches of each shard forward and backward, and return the mean loss.
+
+        Afterwards the first net has the gradients of all shards.
         """
+        [net] = self.nets
         return sum(net.forward_backward() for _ in range(batches)) / batches
 
-    def forward(self, net: Net) -> float:
+    def forward(self) -> float:
         """Run a batch of each shard forward, and return the mean loss."""
+        [net] = self.nets
         return net.forward()
 
     def agree_on_request(self, request: str | None) -> str | None:
@@ -223,8 +227,7 @@ class DistributedGroup:
         self, nets: Sequence[Net], communicator: Communicator, shards: Shards,
         allreduce: AllReduce | None = None, *, overlap: bool = False,
     ) -> None:  # fmt: skip
-        self._nets = list(nets)
-        self.other_nets: Sequence[Net] = self._nets[1:]
+        self.nets = nets
         self._communicator, self._shards = communicator, shards
         self.rank, self.size = communicator.rank, communicator.size
         self._fp16 = allreduce == "fp16"
@@ -243,7 +246,7 @@ class DistributedGroup:
         self._mean = self._mean_function(allreduce)
         self._tail_mean = self._mean_function("deterministic") if self._fp16 else self._mean
         averages = {id(blob.data_memory) for blob in running_averages(nets[0])}
-        for other in self.other_nets:
+        for other in nets[1:]:
             pairs = zip(nets[0].structure.params_list, other.structure.params_list, strict=True)
             for source, blob in pairs:
                 if id(source.data_memory) not in averages:
@@ -268,7 +271,7 @@ class DistributedGroup:
 
     def _check_overlap(self) -> None:
         """Check that gradients can travel by host memory during a pass."""
-        device = self._nets[0].device
+        device = self.nets[0].device
         if device.backend.queues:
             reason = f"{device} queues a pass as a whole, and gradients travel by host memory"
         elif not self._communicator.in_threads:
@@ -278,16 +281,16 @@ class DistributedGroup:
         message = f"gradients cannot be exchanged during the backward pass: {reason}"
         raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="overlap")
 
-    def forward_backward(self, net: Net, batches: int) -> float:
+    def forward_backward(self, batches: int) -> float:
         losses = []
         with self._failing_together(self._overlap):
             if self._overlap is not None:
                 self._overlap.begin()
-            for other in self.other_nets:
+            for other in self.nets[1:]:
                 other.clear_param_diffs()
-            for own in self._nets:
+            for own in self.nets:
                 loss = sum(own.forward_backward() for _ in range(batches - 1))
-                overlap = self._overlap if own is self._nets[-1] else None
+                overlap = self._overlap if own is self.nets[-1] else None
                 with nullcontext() if overlap is None else overlap.during_backward():
                     loss += own.forward_backward()
                 losses.append(loss / batches)
@@ -311,10 +314,9 @@ class DistributedGroup:
         self._reducing += perf_counter() - together + finished
         return loss
 
-    def forward(self, net: Net) -> float:
-        del net  # the first of all nets
+    def forward(self) -> float:
         with self._failing_together():
-            losses = [own.forward() for own in self._nets]
+            losses = [own.forward() for own in self.nets]
         self._allgather_notes(b"")
         with Uninterrupted(), self._memory.device_scope():
             for buffer, loss in zip(self._buffers, losses, strict=True):
@@ -327,7 +329,7 @@ class DistributedGroup:
         Only gradients travel in half precision. Its eleven bits are too few for the small changes
         of a running average, which would stand still. The loss decides whether a run stops.
         """
-        begin = end = len(self._nets[0].learnable_params)
+        begin = end = len(self.nets[0].learnable_params)
         if gradients and self._fp16:
             self._mean([buffer.part(0, end) for buffer in self._buffers])
         elif gradients:
@@ -352,10 +354,10 @@ class DistributedGroup:
         return [pickle.loads(result.tobytes()) for result in results]
 
     def broadcast_weights(self) -> None:
-        first = self._nets[0]
+        first = self.nets[0]
         with first.lock, Uninterrupted(), self._memory.device_scope():
             broadcast_weights(first, self._arrays, self._memory)
-            for other in self.other_nets:
+            for other in self.nets[1:]:
                 pairs = zip(running_averages(first), running_averages(other), strict=True)
                 for source, target in pairs:
                     target.copy_from(source)
@@ -429,7 +431,7 @@ def make_worker_group(
         message = f"got allreduce {allreduce!r}, expected one of {known}"
         raise ConfigError(message, code=ErrorCode.UNKNOWN, field="allreduce", got=allreduce)
     if shards.count == 1:
-        return SingleProcess()
+        return SingleProcess(net)
     for layer in net.layers:
         if layer.type in UNSHARDED_DATA:
             message = (

@@ -92,7 +92,7 @@ def test_processes_without_a_seed_share_the_seed_of_the_first(train, folder, tmp
 
     def work(solver):
         solver.step(3)
-        return {net.seed for net in (*solver._run.training_nets, *solver.test_nets)}
+        return {net.seed for net in (*solver._run.team.nets, *solver.test_nets)}
 
     results, errors = train(3, work, place=place, device="numpy")
 
@@ -282,7 +282,7 @@ def test_a_loss_that_is_not_finite_on_one_shard_ends_all_with_what_went_wrong_th
 ):
     def spoil(solver):
         team = solver._run.team
-        for index, net in enumerate((solver.net, *team.other_nets)):
+        for index, net in enumerate(team.nets):
             if team.rank + index * team.size == shard:
                 net.before_forward.append(lambda layer, net=net: spoil_one(solver, net, layer))
         solver.step(6)

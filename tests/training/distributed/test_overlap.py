@@ -113,7 +113,7 @@ class TestOrder:
     def test_a_bucket_is_exchanged_as_soon_as_its_last_layer_is_done(self, crew, seen):
         team, made = crew
 
-        team.forward_backward(made, 1)
+        team.forward_backward(1)
 
         names = [layer.name for layer in made.layers]
         order = [names[one] if isinstance(one, int) else one[1] for one in seen]
@@ -124,7 +124,7 @@ class TestOrder:
     def test_of_several_batches_the_last_is_meant(self, crew, seen):
         team, made = crew
 
-        team.forward_backward(made, 3)
+        team.forward_backward(3)
 
         assert len([one for one in seen if isinstance(one, int)]) == len(made.layers)
 
@@ -154,22 +154,22 @@ class TestCutShort:
 
         monkeypatch.setattr(GradientOverlap, place, cut)
         with pytest.raises(KeyboardInterrupt):
-            team.forward_backward(made, 2)
+            team.forward_backward(2)
         monkeypatch.undo()
-        other.forward_backward(whole, 2)
+        other.forward_backward(2)
 
         for one in (made, whole):
             one.clear_param_diffs()
-        team.forward_backward(made, 2)
-        other.forward_backward(whole, 2)
+        team.forward_backward(2)
+        other.forward_backward(2)
 
         assert overlap._started == []
         for a, b in zip(made.learnable_params, whole.learnable_params, strict=True):
             np.testing.assert_array_equal(a.cpu_diff(), b.cpu_diff())
 
     def test_the_thread_is_waited_for(self):
-        team, made = self.made()
-        team.forward_backward(made, 1)
+        team, _ = self.made()
+        team.forward_backward(1)
         held = threading.Event()
         team._overlap.begin()
         waiting = team._overlap._thread.submit(held.wait)
@@ -363,7 +363,7 @@ def test_losses_and_running_averages_are_those_of_exact_sums(overlap):
         def passes(one):
             made = net(AVERAGES).clone(rank=one.rank)
             crew = DistributedGroup([made], one, Shards(2, one.rank, 2), allreduce, overlap=overlap)
-            losses = [crew.forward_backward(made, 1) for _ in range(3)]
+            losses = [crew.forward_backward(1) for _ in range(3)]
             return losses, [blob.cpu_data().copy() for blob in made.layers[1].blobs]
 
         return run_in_threads(2, passes)
