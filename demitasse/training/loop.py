@@ -114,6 +114,7 @@ class TrainingLoop:
                     break
         finally:
             self._settle()
+            run.report.stop(solver.iter)
 
     def _step(self) -> bool:
         """Make one step, completely or not at all; return False if a test ended the run."""

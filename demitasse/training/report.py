@@ -83,7 +83,9 @@ class TrainReport:
         self.losses: deque[float] = deque(maxlen=window)
         self.loggers = LoggerGroup([], dict) if loggers is None else loggers
         self._passes, self._wait_times = passes, WaitTimes()
-        self._since, self._first, self._waited = perf_counter(), 0, 0.0
+        self._since = self._seconds = self._waited = 0.0
+        self._first = 0  # iteration of the last display
+        self._stopped: int | None = None  # iteration of the last stop
 
     @property
     def smoothed_loss(self) -> float:
@@ -92,7 +94,17 @@ class TrainReport:
         return sum(self.losses) / len(self.losses) if self.losses else math.nan
 
     def start(self, net: Net, iteration: int) -> None:
-        """Measure speed from now on."""
+        """Measure speed from now on, and from the last display on if the run was stopped here."""
+        if iteration == self._stopped:
+            self._since = perf_counter() - self._seconds
+        else:
+            self._restart(net, iteration)
+
+    def stop(self, iteration: int) -> None:
+        """Measure no speed until the next start."""
+        self._stopped, self._seconds = iteration, perf_counter() - self._since
+
+    def _restart(self, net: Net, iteration: int) -> None:
         self._since, self._first = perf_counter(), iteration
         self._waited = _seconds_waited(net) or 0.0
 
@@ -125,7 +137,7 @@ class TrainReport:
                 # A data source that was opened again counts from 0.
                 waited = max(0.0, waited - self._waited)
                 rates["data_wait"] = min(1.0, waited / (seconds or 1))
-        self.start(net, iteration)
+        self._restart(net, iteration)
         outputs = {name: net.blob_by_name(name).cpu_data() for name in net.outputs}
         _log_outputs("Train", net, outputs, metrics)
         losses = {"loss": self.losses[-1], "smoothed_loss": loss}

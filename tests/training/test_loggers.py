@@ -1,8 +1,9 @@
 """What a solver tells its loggers."""
 
+import itertools
 import json
 
-from demitasse.training import Solver
+from demitasse.training import Solver, report
 from demitasse.training.tracking import JsonLines
 
 
@@ -31,6 +32,20 @@ def test_what_is_displayed_and_tested_is_told(fields, tmp_path):
     assert list(named(path, "images_per_second")) == [4]
     assert list(named(path, "test0/accuracy")) == [0, 4, 8]
     assert list(named(path, "train/loss")) == [0, 4]
+
+
+def test_speed_is_that_of_all_steps_since_the_last_display(fields, tmp_path, monkeypatch):
+    path, clock = tmp_path / "run.jsonl", itertools.count()
+    monkeypatch.setattr(report, "perf_counter", lambda: 2.0 * next(clock))
+
+    with Solver(fields("display: 4"), device="numpy") as solver:
+        solver.loggers.append(JsonLines(path))
+        for _ in range(9):
+            solver.step(1)  # each reads the clock at its beginning, its end, and twice to display
+            next(clock)  # the time between two steps does not count
+
+    speed = named(path, "iterations_per_second")
+    assert speed == {4: 4 / 10, 8: 4 / 10}
 
 
 def test_the_first_line_says_what_begins(fields, tmp_path):
