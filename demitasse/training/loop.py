@@ -275,7 +275,9 @@ class TrainingLoop:
         results = solver.test_all()
         if solver.stopped or not results:
             return
-        run.monitor.update(results, solver.iter)
+        # NaN scores are detected in the last batch of a process: process 0 decides for all
+        values = run.team.broadcast_object(run.monitor.values(results))
+        run.monitor.update(values, solver.iter)
         if run.monitor.improved:
             if run.is_root:
                 if weights := self._checkpointer.write_best(solver.iter):

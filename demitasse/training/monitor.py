@@ -182,11 +182,15 @@ class MetricMonitor:
         self._metrics.append((metric, best))
         return best
 
-    def update(self, results: Results, iteration: int) -> None:
-        """Add the results of all test nets."""
+    def values(self, results: Results) -> dict[str, float]:
+        """Return the value of each metric, by its role, in the results of all test nets."""
+        return {best.role: metric.value(results) for metric, best in self._metrics}
+
+    def update(self, values: Mapping[str, float], iteration: int) -> None:
+        """Add the values of all metrics."""
         self.improved = False
-        for metric, best in self._metrics:
-            if best.update(metric.value(results), iteration):
+        for _, best in self._metrics:
+            if best.update(values[best.role], iteration):
                 self.improved |= best is self._keep
                 if best is self._plateau:
                     self._last_event = iteration

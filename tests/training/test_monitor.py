@@ -132,7 +132,7 @@ def test_a_plateau_can_be_that_of_a_metric(fields, nets):
     param = fields(PLATEAU, plateau_metric="accuracy")
     monitor, step, seen = MetricMonitor(param, nets), 0, []
     for iteration, accuracy in enumerate([0.5, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6]):
-        monitor.update(results(accuracy), iteration)
+        monitor.update(monitor.values(results(accuracy)), iteration)
         step = monitor.plateau_step(param, iteration, 1.0 / (iteration + 1), step)
         seen.append(step)
 

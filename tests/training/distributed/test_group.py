@@ -7,7 +7,7 @@ import pytest
 from expect_error import expect_error
 
 from demitasse.errors import ConfigError, DataError, ErrorCode, ParallelError
-from demitasse.training import Solver
+from demitasse.training import EarlyStopping, Solver
 from demitasse.training.distributed.group import WaitTimes
 from demitasse.training.distributed.threads import run_in_threads
 
@@ -244,9 +244,24 @@ def test_who_does_not_come_in_time_is_named(train):
     assert errors[0].details["late"] == [1]
 
 
-def test_early_stopping_ends_all_at_once(train):
-    from demitasse.training import EarlyStopping
+def test_processes_follow_the_metrics_of_the_first(train):
+    """The first may have run all batches alone, or another last batch than the others."""
 
+    def work(solver):
+        solver.param.test_interval = 1
+        if solver._run.team.rank == 0:
+            solver.test_nets[0].layer_by_name("accuracy").believable = lambda: False
+        solver.step(6)
+        return solver.iter
+
+    options = {"device": "numpy", "early_stopping": EarlyStopping("accuracy", 3)}
+    results, errors = train(2, work, timeout=10, **options)
+
+    assert errors == [None] * 2
+    assert [iteration for iteration, _ in results] == [2, 2]
+
+
+def test_early_stopping_ends_all_at_once(train):
     results, errors = train(
         2, lambda solver: (solver.step(6) > 0, solver.iter), device="numpy",
         early_stopping=EarlyStopping("accuracy", 1, 2.0),
