@@ -161,24 +161,22 @@ class MetricMonitor:
         early: EarlyStopping | None = None,
     ) -> None:
         self._metrics: list[tuple[Metric, BestValue]] = []
-        self._keep = self._add("keep_best", keep_best, nets)
-        self._early = self._add("early_stopping", early.metric if early else None, nets)
-        if early is not None and self._early is not None:
-            if early.patience < 1 or not early.min_delta >= 0:
-                message = f"got {early}, expected a patience of at least 1 and min_delta >= 0"
-                raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="early_stopping")
-            self._early.min_delta, self._patience = early.min_delta, early.patience
-        metric = param.plateau_metric if param.lr_policy == "plateau" else ""
-        smoothed = BestValue("plateau", SMOOTHED, larger=False)
-        self._plateau = self._add("plateau", metric or None, nets) or smoothed
+        self._keep: BestValue | None = None
+        self._early: BestValue | None = None
+        self._plateau = BestValue("plateau", SMOOTHED, larger=False)
+        self._patience = early.patience if early else 0
+        if keep_best is not None:
+            self._keep = self._add("keep_best", keep_best, nets)
+        if early is not None:
+            self._early = self._add("early_stopping", early.metric, nets, early.min_delta)
+        if param.lr_policy == "plateau" and param.plateau_metric:
+            self._plateau = self._add("plateau", param.plateau_metric, nets)
         self._last_event = 0
-        self.improved = self.should_stop = False
+        self.improved = False
 
-    def _add(self, role: str, text: str | None, nets: Sequence[Net]) -> BestValue | None:
-        if text is None:
-            return None
+    def _add(self, role: str, text: str, nets: Sequence[Net], min_delta: float = 0.0) -> BestValue:
         metric = find_metric(text, nets)
-        best = BestValue(role, text, larger=metric.larger)
+        best = BestValue(role, text, larger=metric.larger, min_delta=min_delta)
         self._metrics.append((metric, best))
         return best
 
@@ -194,12 +192,16 @@ class MetricMonitor:
                 self.improved |= best is self._keep
                 if best is self._plateau:
                     self._last_event = iteration
-        if self._early is not None and self._early.tests >= self._patience:
-            self.should_stop = True
+        if self._early is not None and self.should_stop:
             log.info(
                 "Early stopping: %s has not improved in %d tests; it was best at iteration %d: %s",
                 self._early.name, self._early.tests, self._early.iter, self._early,
             )  # fmt: skip
+
+    @property
+    def should_stop(self) -> bool:
+        """True after ``patience`` tests without an improvement."""
+        return self._early is not None and self._early.tests >= self._patience
 
     @property
     def keeps_best(self) -> bool:
@@ -255,4 +257,4 @@ class MetricMonitor:
         plateau = roles.get("plateau")
         same = plateau is not None and plateau.metric == self._plateau.name
         self._last_event = plateau.event if plateau is not None and same else 0
-        self.improved = self.should_stop = False
+        self.improved = False

@@ -92,6 +92,9 @@ def check_options(
     if not isinstance(early, EarlyStopping | None):
         message = f"got early_stopping {early!r}, expected EarlyStopping(metric, patience)"
         raise ConfigError(message, code=ErrorCode.INVALID, field="early_stopping", got=early)
+    if early is not None and (early.patience < 1 or not early.min_delta >= 0):
+        message = f"got {early}, expected a patience of at least 1 and min_delta >= 0"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="early_stopping")
     if early is not None and not param.test_interval:
         message = "early_stopping needs tests, and test_interval is missing"
         raise ConfigError(message, code=ErrorCode.MISSING, field="test_interval")
