@@ -100,11 +100,11 @@ def latest_snapshot(prefix: str) -> Path | None:
     A snapshot is intact if its state can be read, and its weights exist and are those that the
     state was written with.
     """
-    parent, stem = Path(prefix).parent, Path(prefix).name
-    name = re.compile(rf"{re.escape(stem)}_iter_(\d{{1,18}})\.solverstate(\.h5)?")
+    begin = Path(f"{prefix}_iter_")
+    name = re.compile(rf"{re.escape(begin.name)}(\d{{1,18}})\.solverstate(\.h5)?")
     states: list[tuple[int, Path]] = []
     with suppress(OSError):
-        matches = ((name.fullmatch(path.name), path) for path in parent.iterdir())
+        matches = ((name.fullmatch(path.name), path) for path in begin.parent.iterdir())
         states = [(int(match[1]), path) for match, path in matches if match]
     for _, path in sorted(states, reverse=True):
         defect = _defect(path)

@@ -263,6 +263,13 @@ def test_a_copy_of_a_run_is_restored_from_its_own_files(fields, tmp_path):
     assert retention.latest_snapshot(str(copied / "s")) == Path(state)
 
 
+def test_the_newest_snapshot_of_a_prefix_that_is_a_folder_is_found(fields, tmp_path):
+    prefix = f"{tmp_path}/"
+    _, state = Solver(fields(snapshot_prefix=prefix)).snapshot()
+
+    assert retention.latest_snapshot(prefix) == state
+
+
 def test_weights_that_are_gone_are_named(fields, tmp_path):
     solver = made(fields, tmp_path)
     weights, file = solver.snapshot()
