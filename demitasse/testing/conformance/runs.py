@@ -7,14 +7,11 @@ import numpy as np
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter
 from demitasse.net import Net
-from demitasse.testing.error_stats import error_stats
+from demitasse.testing.error_stats import RTOL, error_stats
 
 REFERENCE = "numpy"
 SEED = 3
 PASSES = 2  # two, as the first pass can leave wrong state on the device
-
-ALLOWED = {"float32": 1e-4, "float64": 1e-10}
-"""Element type -> tolerance, relative to the largest value of an array."""
 
 SMALLEST_SCALE = 0.1
 """Smallest scale of an array. Arrays of smaller values are results of cancellation, e.g. the
@@ -71,14 +68,14 @@ def expect_same(got: Arrays, want: Arrays, dtype: str, device: str | Device) -> 
     wrong = []
     for key, expected in want.items():
         stats = error_stats(got[key], expected)
-        if stats.relative <= ALLOWED[dtype] or stats.absolute <= ALLOWED[dtype] * SMALLEST_SCALE:
+        if stats.relative <= RTOL[dtype] or stats.absolute <= RTOL[dtype] * SMALLEST_SCALE:
             continue
         if got[key].shape != expected.shape:
             wrong.append(f"{key}: got shape {got[key].shape}, expected {expected.shape}")
         else:
             wrong.append(f"{key}: {stats.relative:.2e} relative, {stats.absolute:.2e} absolute")
     assert not wrong, (
-        f"{device} differs from {REFERENCE} in {dtype} (tolerance {ALLOWED[dtype]:.0e}):\n  "
+        f"{device} differs from {REFERENCE} in {dtype} (tolerance {RTOL[dtype]:.0e}):\n  "
         + "\n  ".join(wrong)
     )
 
