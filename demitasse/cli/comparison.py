@@ -47,7 +47,7 @@ class ComparisonReport:
         self._columns = [(device, kind) for device in found.devices for kind in self._kinds]
 
     def _differs(self, one: Difference) -> bool:
-        return not one.relative <= tolerance(self._dtype, one.type, self._rtol)
+        return one.exceeds(self._dtype, self._rtol)
 
     # -- text ----------------------------------------------------------------------------------
 

@@ -101,9 +101,8 @@ class Comparison:
         ``what`` begins the message, such as "net.onnx disagrees with the net".
         """
         for one in self.all:
-            allowed = tolerance(dtype, one.type)
-            if not one.relative <= allowed:
-                raise self._disagreement(what, one, allowed)
+            if one.exceeds(dtype):
+                raise self._disagreement(what, one, tolerance(dtype, one.type))
 
     def _disagreement(self, what: str, one: Difference, allowed: float) -> NetError:
         message = f"{what} (tolerance {allowed:.1e}) at {self.explain(one)}; worst: {self.worst}"

@@ -84,6 +84,10 @@ class Difference:
         """Kind of the array, one of ``KINDS``."""
         return next((kind for kind in KINDS[1:] if self.what.startswith(kind)), KINDS[0])
 
+    def exceeds(self, dtype: str, rtol: float | None = None) -> bool:
+        """Return True if the relative error is above the ``tolerance`` of an element type."""
+        return not self.relative <= tolerance(dtype, self.type, rtol)
+
     def __str__(self) -> str:
         return (
             f"layer {self.layer!r} ({self.type}), {self.what}: "

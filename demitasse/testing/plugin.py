@@ -103,12 +103,11 @@ def consistent(
     """
     from demitasse.net import Net
     from demitasse.testing.comparison import compare, precision, random_inputs
-    from demitasse.testing.error_stats import tolerance
 
     made = what if isinstance(what, Net) else _net(what, phase, devices[0], seed)
     found = compare(made, devices, random_inputs(made, seed) if inputs is None else inputs)
     for one in found.all:
-        if not one.relative <= tolerance(precision(made), one.type, rtol):
+        if one.exceeds(precision(made), rtol):
             pytest.fail(f"devices disagree: {found.explain(one)}", pytrace=False)
     return found
 
