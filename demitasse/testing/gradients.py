@@ -147,7 +147,8 @@ class _Check:
     ) -> Iterator[_Target]:
         if wanted is None:
             wanted = [i for i, can in enumerate(self.single.differentiable()) if can]
-        for i in [wanted] if isinstance(wanted, int) else wanted:
+        for index in [wanted] if isinstance(wanted, int) else wanted:
+            i = range(len(self.values))[index]  # -1 is the last
             size = np.abs(self.values[i]).reshape(-1)
             near = (np.abs(size[:, None] - kinks) <= kink_range).any(axis=1)
             blob = self.single.bottom[i]

@@ -145,7 +145,7 @@ class Product(Layer):
                 bottom[i].write_diff(bottom[1 - i].read() * top[0].read_diff())
 
 
-@pytest.mark.parametrize("check_bottom", [None, 0, 1, [0, 1]])
+@pytest.mark.parametrize("check_bottom", [None, 0, 1, -1, [0, 1]])
 def test_bottoms_are_checked_that_are_asked_for(layer_type, check_bottom):
     assert check_gradients(layer_type(Product), X, X + 1, check_bottom=check_bottom) < 1e-9
 
