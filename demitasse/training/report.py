@@ -79,9 +79,9 @@ class TrainReport:
     the net, on all ranks.
     """
 
-    def __init__(self, window: int, loggers: LoggerGroup | None = None, passes: int = 1) -> None:
+    def __init__(self, window: int, loggers: LoggerGroup, passes: int) -> None:
         self.losses: deque[float] = deque(maxlen=window)
-        self.loggers = LoggerGroup([], dict) if loggers is None else loggers
+        self.loggers = loggers
         self._passes, self._wait_times = passes, WaitTimes()
         self._since = self._seconds = self._waited = 0.0
         self._first = 0  # iteration of the last display

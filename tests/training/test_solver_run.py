@@ -12,6 +12,7 @@ from demitasse import Solver
 from demitasse.backends.numpy import updates
 from demitasse.errors import ConfigError, DeviceError, ErrorCode, NetError, SnapshotError
 from demitasse.training.report import TrainReport
+from demitasse.training.tracking import LoggerGroup
 
 # The patterns by which Caffe's parse_log finds its numbers.
 ITERATION = r"Iteration (\d+)"
@@ -115,7 +116,7 @@ def test_the_window_of_the_displayed_loss_may_change(fields, monkeypatch):
     [([1e308] * 3, math.inf), ([math.inf, -math.inf], math.nan), ([math.nan, 1.0], math.nan)],
 )
 def test_losses_may_be_of_any_size(losses, mean):
-    report = TrainReport(window=5)
+    report = TrainReport(5, LoggerGroup([], dict), passes=1)
 
     report.set_losses(losses)
 
