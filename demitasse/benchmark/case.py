@@ -1,5 +1,6 @@
 """Cases of a benchmark: a net, a device, a batch size and a phase."""
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,12 +96,13 @@ def idle_solver(net: NetParameter, type: str = "SGD", **options: Any) -> Solver:
     return Solver(fields, seed=1, **options)
 
 
-def deploy_nets(folder: Path) -> list[Path]:
+def deploy_nets(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the prototxts of nets with inputs that lie beside weights, in a folder and below it.
 
     Raises:
         DataError: There are none.
     """
+    folder = Path(folder)
     beside = {path.parent for path in folder.rglob("*") if path.name.endswith(WEIGHTS)}
     found = [path for parent in sorted(beside) for path in sorted(parent.glob("*.prototxt"))]
     nets = []

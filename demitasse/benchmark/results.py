@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -201,7 +202,7 @@ class Regression:
 
 
 def write_results(
-    path: Path, results: Sequence[Result], about: Mapping[str, str] | None = None
+    path: str | os.PathLike[str], results: Sequence[Result], about: Mapping[str, str] | None = None
 ) -> None:
     """Write results in the format of pytest-benchmark.
 
@@ -227,7 +228,7 @@ def write_results(
         "datetime": datetime.now(UTC).isoformat(),
         "version": version,
     }
-    write_bytes(path, json.dumps(found, indent=1, default=str).encode())
+    write_bytes(Path(path), json.dumps(found, indent=1, default=str).encode())
 
 
 def _entry(result: Result, name: str) -> dict[str, Any]:
@@ -255,12 +256,13 @@ def _entry(result: Result, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read_results(path: Path) -> dict[str, float]:
+def read_results(path: str | os.PathLike[str]) -> dict[str, float]:
     """Return the median seconds of each case in a file of pytest-benchmark.
 
     Raises:
         DataError: The file cannot be read, or has another format.
     """
+    path = Path(path)
     check_exists(path)
     try:
         found = json.loads(read_bytes(path))

@@ -1,5 +1,6 @@
 """Reference models for comparisons: files of other frameworks, other nets, recorded arrays."""
 
+import os
 from pathlib import Path
 
 from demitasse.core.paths import check_exists
@@ -9,7 +10,7 @@ from demitasse.testing.reference.model import Parameter, ReferenceModel, Value
 __all__ = ["Parameter", "ReferenceModel", "Value", "open_reference"]
 
 
-def open_reference(path: Path, *, trust: bool = False) -> ReferenceModel:
+def open_reference(path: str | os.PathLike[str], *, trust: bool = False) -> ReferenceModel:
     """Open an ``.onnx`` file, a ``.pt2`` file of PyTorch or a ``.npz`` file of recorded blobs.
 
     Args:
@@ -20,6 +21,7 @@ def open_reference(path: Path, *, trust: bool = False) -> ReferenceModel:
         DataError: The file cannot be read, has another suffix, or runs code without ``trust``.
         DemitasseError: The library that runs the model is not installed.
     """
+    path = Path(path)
     match path.suffix.lower():
         case ".onnx":
             from demitasse.testing.reference.onnx import OnnxModel

@@ -5,6 +5,7 @@ Source: Caffe, ``SGDSolver::SnapshotSolverState...`` and ``RestoreSolverStateFro
 """
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -61,12 +62,13 @@ def write_state(path: Path, state: State, *, hdf5: bool) -> None:
     write_pieces(path, with_field(message, SolverState.HISTORY_FIELD_NUMBER, history))
 
 
-def read_state(path: Path) -> State:
+def read_state(path: str | os.PathLike[str]) -> State:
     """Read a state, in either of the two formats.
 
     Raises:
         SnapshotError: The file does not exist, is damaged, or is no solver state.
     """
+    path = Path(path)
     if is_hdf5(path):
         return _read_hdf5(path)
     try:

@@ -263,6 +263,14 @@ def test_a_copy_of_a_run_is_restored_from_its_own_files(fields, tmp_path):
     assert retention.latest_snapshot(str(copied / "s")) == Path(state)
 
 
+def test_a_state_is_read_by_the_name_of_its_file(fields, tmp_path):
+    weights, state = Solver(fields(snapshot_prefix=f"{tmp_path}/s")).snapshot()
+
+    assert read_state(str(state)).learned_net == str(weights)
+    with expect_error(SnapshotError, ErrorCode.INVALID, mentions=state.name):
+        read_state(str(weights))
+
+
 def test_the_newest_snapshot_of_a_prefix_that_is_a_folder_is_found(fields, tmp_path):
     prefix = f"{tmp_path}/"
     _, state = Solver(fields(snapshot_prefix=prefix)).snapshot()
