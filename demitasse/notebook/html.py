@@ -159,7 +159,7 @@ def picture(blob: Blob) -> tuple[str, str]:
     blobs have a tile for each channel of the first item. Only the shown values are copied from a
     device.
     """
-    if blob.num_axes != 4 or blob.data_memory.cleared or min(blob.shape[2:]) < 2:
+    if blob.num_axes != 4 or not blob.count or blob.data_memory.cleared or min(blob.shape[2:]) < 2:
         return "", ""
     items, channels, height, width = blob.shape
     step = math.ceil(max(height, width) / LARGEST_TILE)

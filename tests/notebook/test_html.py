@@ -146,7 +146,10 @@ def test_images_can_be_opened():
     assert "the first 64 of 70 items" in html
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 3, 4), (1, 2, 1, 1), (1, 1, 2, 2)])
+@pytest.mark.parametrize(
+    "shape",
+    [(), (0,), (3,), (2, 3), (2, 3, 4), (1, 2, 1, 1), (1, 1, 2, 2), (0, 3, 8, 8), (1, 0, 8, 8)],
+)
 @pytest.mark.parametrize("value", [0, 1.5, np.nan, np.inf])
 def test_every_blob_can_be_shown(shape, value):
     blob = dm.Blob(shape)
