@@ -148,7 +148,7 @@ class _TimedCase:
         for name in self.net.outputs:
             self.net.blobs[name].cpu_data()
 
-    def look(self, *, layers: bool) -> None:
+    def measure_details(self, *, layers: bool) -> None:
         """Measure memory, traffic, work and peak, and the times of layers if requested."""
         net, result = self.net, self.result
         before = transfers.bytes_to_device + transfers.bytes_to_host
@@ -269,7 +269,7 @@ def _prepare(case: Case, *, layers: bool) -> tuple[Result, _Work | None]:
             if abs(now - last) < SETTLED * now:
                 break
         if isinstance(work, _TimedCase):
-            work.look(layers=layers)
+            work.measure_details(layers=layers)
     except Exception as error:  # a failing case must not end the others
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return Result(case, error=reason[:300]), None

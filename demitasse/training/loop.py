@@ -82,8 +82,8 @@ class TrainingLoop:
         self._custom_update = custom_update
         self._queued = QueuedIteration(run, self._read_last)
         self._unread: _Unread | None = None
-        self._losses: list[float] = []  # those that the present step has read, of steps before
-        self._last = 0  # losses are read at once where no step follows before this iteration
+        self._losses: list[float] = []  # losses of earlier steps that the present step has read
+        self._last = 0  # iteration at which the present call ends; its last loss is read at once
         self.rollback_end: Callable[[], None] = nothing
         """Undoes all that followed the last update, e.g. a last test."""
 
@@ -371,11 +371,11 @@ class QueuedIteration:
     def begin(self, *, cleared: bool) -> Callable[[float, int], Loss]:
         """Load the next batch, and queue the passes unless they are captured; return the rest.
 
-        The rest is a function of the learning rate and the number of updates made so far. Its
-        update is guarded by the loss: if that is NaN or infinite, nothing changes.
+        The rest is a function of the learning rate and the number of updates made so far. The loss
+        guards the update: if the loss is NaN or infinite, nothing changes.
 
-        Gradients that are not ``cleared`` yet need not be where a launch follows another, since it
-        does not read them.
+        ``cleared`` states that the gradients are zero already. Otherwise they are cleared here,
+        unless a replay follows another replay: a graph does not read earlier gradients.
         """
         run, param = self._run, self._run.param
         execution, updater, several = run.net.execution, run.updater, param.iter_size > 1
@@ -448,7 +448,7 @@ class QueuedIteration:
         return net.execution.finish_pass(loss, param.iter_size)
 
     def _queue_batches(self, batches: list[list[Array]]) -> Array | None:
-        """Run ``batches`` and that in the memories forward and backward; return the mean loss."""
+        """Run ``batches``, then the batch in the memories; return the mean loss."""
         execution = self._run.net.execution
         if not batches:
             return execution.queue_rest(backward=True)

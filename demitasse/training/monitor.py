@@ -171,7 +171,7 @@ class MetricMonitor:
             self._early = self._add("early_stopping", early.metric, nets, early.min_delta)
         if param.lr_policy == "plateau" and param.plateau_metric:
             self._plateau = self._add("plateau", param.plateau_metric, nets)
-        self._last_event = 0
+        self._last_event = 0  # iteration of the last improvement or step of the plateau policy
         self.improved = False
 
     def _add(self, role: str, text: str, nets: Sequence[Net], min_delta: float = 0.0) -> BestValue:

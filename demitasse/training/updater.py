@@ -226,8 +226,8 @@ class Updater:
     ) -> list[Update]:
         """Return the coefficients of an iteration for each parameter that changes.
 
-        ``scale`` is the factor of raw gradients. The list is the one of the call before where that
-        had the same numbers.
+        ``scale`` is the factor of raw gradients. A call with the numbers of the call before returns
+        the same list again.
         """
         moved, multipliers = self.moved(), self.multipliers()
         key = (numbers, moved, multipliers, scale)
