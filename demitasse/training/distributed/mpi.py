@@ -87,29 +87,6 @@ def launched_processes() -> int:
     return int(number) if number.isdecimal() else 1
 
 
-@contextmanager
-def time_limit(
-    seconds: float, message: str, end: Callable[[], None], watchdog: Watchdog
-) -> Iterator[None]:
-    """End all processes if a block in a library, which cannot be interrupted, takes too long.
-
-    The watchdog prints the message, and a thread ends all processes by ``end``. If the library
-    blocks the interpreter's threads, as MPI does while it starts, this process exits with code 1
-    and prints its traceback. If even that fails, because a signal stopped the process, the watchdog
-    kills it.
-    """
-    timer = threading.Timer(seconds + 2 * TICK, end)  # after the watchdog has printed the message
-    timer.daemon = True
-    timer.start()
-    faulthandler.dump_traceback_later(seconds + EXIT_DELAY, exit=True)
-    try:
-        with watchdog.timeout(seconds, message):
-            yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-        timer.cancel()
-
-
 def _raises_lost_process(
     method: Callable[Concatenate[Mpi, Params], Result],
 ) -> Callable[Concatenate[Mpi, Params], Result]:
@@ -162,7 +139,7 @@ class Mpi:
             f"the processes did not meet within {timeout:g} s: a process died, is stopped, or is "
             f"slow (raise --timeout); {RESTART}"
         )
-        with time_limit(timeout, meeting, self._end, self._watchdog):
+        with self._limited(meeting):
             mpi = _initialize(finalize=not fault_tolerant)
             self._mpi = mpi
             self.failures: tuple[type[Exception], ...] = (mpi.Exception,) if fault_tolerant else ()
@@ -203,7 +180,7 @@ class Mpi:
             f"or hangs; {RESTART}"
         )
         try:
-            with time_limit(self.timeout, meeting, self._end, self._watchdog):
+            with self._limited(meeting):
                 self.revoke()
                 shrunk = self._comm.Shrink()
         except self.failures as error:
@@ -212,6 +189,27 @@ class Mpi:
         self._comm = shrunk
         self.rank, self.size = shrunk.Get_rank(), shrunk.Get_size()
         return before - self.size
+
+    @contextmanager
+    def _limited(self, message: str) -> Iterator[None]:
+        """End all processes if a block in MPI, which cannot be interrupted, exceeds ``timeout``.
+
+        The watchdog prints the message, and a thread ends all processes. If MPI blocks the
+        interpreter's threads, as it does while it starts, this process exits with code 1 and prints
+        its traceback. If even that fails, because a signal stopped the process, the watchdog kills
+        it.
+        """
+        # the thread ends the processes after the watchdog has printed the message
+        timer = threading.Timer(self.timeout + 2 * TICK, self._end)
+        timer.daemon = True
+        timer.start()
+        faulthandler.dump_traceback_later(self.timeout + EXIT_DELAY, exit=True)
+        try:
+            with self._watchdog.timeout(self.timeout, message):
+                yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            timer.cancel()
 
     def _end(self) -> None:
         """End all processes, from any thread."""
