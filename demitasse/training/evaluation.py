@@ -440,7 +440,7 @@ class Evaluator:
         run: TrainingContext,
         requests: Requests,
         write_snapshot: Callable[[], None],
-        on_batch: Sequence[OnBatch],
+        on_batch: OnBatch,
     ) -> None:
         self._run, self._requests = run, requests
         self._write_snapshot, self._on_batch = write_snapshot, on_batch
@@ -489,8 +489,7 @@ class Evaluator:
 
     def _runner(self, index: int) -> BatchRunner:
         def call_on_batch(done: int) -> None:
-            for callback in [*self._on_batch]:
-                callback(index, done, self._run.param.test_iter[index])
+            self._on_batch(index, done, self._run.param.test_iter[index])
 
         def after_round(done: int, request: str | None) -> bool:
             call_on_batch(done)

@@ -203,8 +203,10 @@ class Solver:
         self.on_test: list[Callable[[int, dict[str, np.ndarray]], None]] = []
         self.on_snapshot: list[Callable[[Path, Path], None]] = []
         self.loggers: list[Logger] = []
-        active = self.loggers if rank == 0 else []
-        loggers = LoggerGroup(active, lambda: run_metadata(self.param, self.net, world_size))
+        loggers = LoggerGroup(
+            lambda: self.loggers if rank == 0 else (),
+            lambda: run_metadata(self.param, self.net, world_size),
+        )
         self._run = TrainingContext(
             self.param, self.net, self.test_nets, Updater(self.net, rule),
             TrainReport(self.param.average_loss, loggers, self.param.iter_size * world_size),
@@ -220,7 +222,7 @@ class Solver:
         custom = self.__class__.apply_update is not Solver.apply_update
         self._loop = TrainingLoop(self, self._run, self._checkpointer, self._requests, custom)
         snapshot = self._loop.write_test_snapshot
-        self._evaluator = Evaluator(self._run, self._requests, snapshot, self.on_test_batch)
+        self._evaluator = Evaluator(self._run, self._requests, snapshot, self._call_on_test_batch)
         log.info("Solver scaffolding done.")
 
     @property
@@ -413,6 +415,10 @@ class Solver:
         for callback in [*self.on_test] if self._run.is_root else ():
             callback(index, means)
         return means
+
+    def _call_on_test_batch(self, index: int, done: int, batches: int) -> None:
+        for callback in [*self.on_test_batch]:
+            callback(index, done, batches)
 
     # -- loggers -------------------------------------------------------------------------------
 

@@ -81,6 +81,18 @@ def test_a_run_that_goes_on_says_where_and_names_its_snapshots(fields, tmp_path)
     assert str(state) in path.read_text().replace("\\\\", "\\")
 
 
+def test_lists_of_loggers_and_callbacks_may_be_replaced(fields, tmp_path):
+    path, tested = tmp_path / "run.jsonl", []
+
+    with Solver(fields("display: 1 test_iter: 2 test_interval: 1"), device="numpy") as solver:
+        solver.loggers = [JsonLines(path)]
+        solver.on_test_batch = [lambda net, done, batches: tested.append((done, batches))]
+        solver.step(1)
+
+    assert list(named(path, "loss")) == [0]
+    assert tested == [(0, 2), (1, 2), (2, 2)]
+
+
 def test_only_the_first_rank_tells(fields, tmp_path):
     path = tmp_path / "run.jsonl"
     logger = JsonLines(path)

@@ -116,7 +116,7 @@ def test_the_window_of_the_displayed_loss_may_change(fields, monkeypatch):
     [([1e308] * 3, math.inf), ([math.inf, -math.inf], math.nan), ([math.nan, 1.0], math.nan)],
 )
 def test_losses_may_be_of_any_size(losses, mean):
-    report = TrainReport(5, LoggerGroup([], dict), passes=1)
+    report = TrainReport(5, LoggerGroup(list, dict), passes=1)
 
     report.set_losses(losses)
 

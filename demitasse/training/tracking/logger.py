@@ -63,13 +63,15 @@ class _LoggerState:
 
 
 class LoggerGroup:
-    """Calls several loggers, whose list may change at any time.
+    """Calls the loggers that the function ``loggers`` returns at the time of a call.
 
     The first failure of a logger is reported. A logger that fails again and again is not called any
     more. ``metadata`` returns the facts of the event ``begin``.
     """
 
-    def __init__(self, loggers: Sequence[Logger], metadata: Callable[[], Facts]) -> None:
+    def __init__(
+        self, loggers: Callable[[], Sequence[Logger]], metadata: Callable[[], Facts]
+    ) -> None:
         self._loggers, self._metadata = loggers, metadata
         self._states: dict[int, _LoggerState] = {}  # by id: a logger need not be hashable
 
@@ -99,7 +101,7 @@ class LoggerGroup:
             self._try(state, send)
 
     def _current(self) -> list[_LoggerState]:
-        return [self._states.setdefault(id(one), _LoggerState(one)) for one in self._loggers]
+        return [self._states.setdefault(id(one), _LoggerState(one)) for one in self._loggers()]
 
     def _try(self, state: _LoggerState, send: Callable[[Logger], None]) -> None:
         if state.failures >= MOST_FAILURES:

@@ -30,7 +30,7 @@ class Kept:
 
 def test_begin_comes_before_the_first_numbers():
     kept = Kept()
-    told = LoggerGroup([kept], lambda: {"net": "small"})
+    told = LoggerGroup(lambda: [kept], lambda: {"net": "small"})
 
     told.scalars(3, {"loss": 1.0})
     told.scalars(4, {"loss": 2.0})
@@ -40,7 +40,7 @@ def test_begin_comes_before_the_first_numbers():
 
 def test_begin_comes_again_where_the_run_goes_on_from_somewhere_else():
     kept = Kept()
-    told = LoggerGroup([kept], dict)
+    told = LoggerGroup(lambda: [kept], dict)
     told.scalars(9, {})
 
     told.begin()
@@ -51,7 +51,7 @@ def test_begin_comes_again_where_the_run_goes_on_from_somewhere_else():
 
 def test_a_logger_in_place_of_a_deleted_one_is_a_new_logger():
     loggers = [Kept()]
-    told = LoggerGroup(loggers, dict)
+    told = LoggerGroup(lambda: loggers, dict)
     told.scalars(4, {})
 
     loggers.clear()
@@ -63,7 +63,7 @@ def test_a_logger_in_place_of_a_deleted_one_is_a_new_logger():
 
 def test_a_logger_that_fails_is_told_of_once_and_does_not_end_the_run(caplog):
     failing, kept = Kept(failures=2), Kept()
-    told = LoggerGroup([failing, kept], dict)
+    told = LoggerGroup(lambda: [failing, kept], dict)
 
     for iteration in range(3):
         told.scalars(iteration, {"loss": 1.0})
@@ -76,7 +76,7 @@ def test_a_logger_that_fails_is_told_of_once_and_does_not_end_the_run(caplog):
 
 def test_a_logger_that_goes_on_failing_is_left_alone():
     failing = Kept(failures=99)
-    told = LoggerGroup([failing], dict)
+    told = LoggerGroup(lambda: [failing], dict)
 
     for iteration in range(10):
         told.scalars(iteration, {})
@@ -86,7 +86,7 @@ def test_a_logger_that_goes_on_failing_is_left_alone():
 
 
 def test_facts_that_cannot_be_found_do_not_end_the_run(caplog):
-    told = LoggerGroup([Kept()], lambda: {}["missing"])
+    told = LoggerGroup(lambda: [Kept()], lambda: {}["missing"])
 
     told.scalars(0, {})
 
