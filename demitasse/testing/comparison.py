@@ -442,7 +442,8 @@ def compare_training(
     shows in the first step; rounding errors show later.
 
     Args:
-        source: A net, trained by SGD with learning rate 0.01 and momentum 0.9, or a solver message.
+        source: A net, trained by SGD with learning rate 0.01 and momentum 0.9, or a solver message,
+            whose snapshots are not written.
         devices: At least two; the first is the reference.
         steps: Number of steps.
         prepare: Function to call with each device's net before the first step, e.g. to fill inputs.
@@ -492,9 +493,12 @@ def _solver(
     level: int,
     stages: Sequence[str],
 ) -> SolverParameter:
-    """Return a solver message for a net; a given solver message as it is."""
+    """Return a solver message for a net, or a given one, which writes no snapshots."""
     if isinstance(source, SolverParameter):
-        return source
+        param = SolverParameter()
+        param.CopyFrom(source)
+        param.snapshot = 0
+        return param
     param = SolverParameter(
         base_lr=0.01, lr_policy="fixed", momentum=0.9, snapshot_after_train=False, display=0
     )

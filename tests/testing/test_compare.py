@@ -9,7 +9,7 @@ from demitasse.backends import ops
 from demitasse.backends.step import Step
 from demitasse.backends.test_devices import ReadonlyBackend
 from demitasse.errors import DeviceError, ErrorCode, NetError
-from demitasse.io.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.testing.error_stats import error_stats
 
 NET = """
@@ -119,6 +119,18 @@ def test_refusals(net):
 def test_training_is_compared_on_two_devices_or_more(devices):
     with expect_error(NetError, ErrorCode.COUNT_MISMATCH, field="devices", got=len(devices)):
         testing.compare_training(parse_text(NET, NetParameter), devices, 1)
+
+
+def test_a_compared_solver_writes_no_snapshots(tmp_path):
+    text = (
+        f'base_lr: 0.1 lr_policy: "fixed" snapshot: 1 snapshot_prefix: "{tmp_path.as_posix()}/run" '
+        f"snapshot_after_train: false net_param {{ {NORMALISED} }}"
+    )
+
+    steps = testing.compare_training(parse_text(text, SolverParameter), ["numpy", "cpu"], 2)
+
+    assert [step.iteration for step in steps] == [1, 2]
+    assert list(tmp_path.iterdir()) == []
 
 
 NORMALISED = """
