@@ -179,9 +179,9 @@ def complete_codes() -> Iterable[str]:
 @_completion
 def complete_loggers() -> Iterable[str]:
     """Return the kinds of loggers, with their colons."""
-    from demitasse.training.tracking.logger import KINDS
+    from demitasse.training.tracking.logger import MAKERS
 
-    return [f"{kind}:" for kind in KINDS]
+    return [f"{kind}:" for kind in MAKERS]
 
 
 def _complete_files(

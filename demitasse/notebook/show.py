@@ -57,8 +57,7 @@ def html_of(thing: object) -> str:
 
 def _net(net: Net) -> list[str]:
     parameters = sum(blob.count for blob in net.learnable_params)
-    widths = {"64": 8, "16": 2}  # bytes of a value, by the end of its type
-    size = sum(blob.count * widths.get(blob.dtype[-2:], 4) for blob in net.learnable_params)
+    size = sum(blob.data_memory.nbytes for blob in net.learnable_params)
     table = summary(net)
     layers = html.table(table.columns, table.rows)
     facts = (

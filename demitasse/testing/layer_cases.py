@@ -37,9 +37,9 @@ class LayerCase:
 RNG = np.random.default_rng(7)
 
 
-def apart(*shape: int, low: float = -1.5, high: float = 1.5) -> np.ndarray:
+def apart(*shape: int) -> np.ndarray:
     """Return distinct values in random order, none near 0, where many functions have a kink."""
-    values: np.ndarray = np.linspace(low, high, int(np.prod(shape)) // 2 * 2 + 2)
+    values: np.ndarray = np.linspace(-1.5, 1.5, int(np.prod(shape)) // 2 * 2 + 2)
     values = values[values != 0]
     return RNG.permutation(values)[: int(np.prod(shape))].reshape(shape)
 

@@ -93,11 +93,9 @@ class BestValue:
         self.role, self.name, self.larger, self.min_delta = role, name, larger, min_delta
         self.value: float | None = None
         self.iter = self.tests = 0
-        self._before: tuple[float | None, int, int] = None, 0, 0
 
     def update(self, value: float, iteration: int) -> bool:
         """Add a value; return whether it is the best so far. NaN never is."""
-        self._before = self.value, self.iter, self.tests
         if self.value is None:
             better = not math.isnan(value)
         else:
@@ -108,11 +106,6 @@ class BestValue:
         else:
             self.tests += 1
         return better
-
-    def undo(self) -> None:
-        """Count the last value, the best so far, as one that was not better."""
-        self.value, self.iter, self.tests = self._before
-        self.tests += 1
 
     def to_proto(self) -> ResumeState.Watch:
         """Return the state for a snapshot."""
@@ -171,6 +164,7 @@ class MetricMonitor:
             self._early = self._add("early_stopping", early.metric, nets, early.min_delta)
         if param.lr_policy == "plateau" and param.plateau_metric:
             self._plateau = self._add("plateau", param.plateau_metric, nets)
+        self._before: ResumeState.Watch | None = None  # of ``keep_best``, before the last test
         self._last_event = 0  # iteration of the last improvement or step of the plateau policy
         self.improved = False
 
@@ -187,6 +181,7 @@ class MetricMonitor:
     def update(self, values: Mapping[str, float], iteration: int) -> None:
         """Add the values of all metrics."""
         self.improved = False
+        self._before = None if self._keep is None else self._keep.to_proto()
         for _, best in self._metrics:
             if best.update(values[best.role], iteration):
                 self.improved |= best is self._keep
@@ -216,7 +211,8 @@ class MetricMonitor:
     def forget_best(self) -> None:
         """Undo the last improvement, so that weights that are less good are kept in its place."""
         if self._keep is not None:
-            self._keep.undo()
+            self._keep.load(self._before)
+            self._keep.tests += 1
         self.improved = False
 
     def plateau_step(self, param: SolverParameter, iteration: int, loss: float, step: int) -> int:

@@ -95,18 +95,14 @@ class TrainReport:
 
     def start(self, net: Net, iteration: int) -> None:
         """Measure speed from now on, and from the last display on if the run was stopped here."""
-        if iteration == self._stopped:
-            self._since = perf_counter() - self._seconds
-        else:
-            self._restart(net, iteration)
+        if iteration != self._stopped:
+            self._first, self._seconds = iteration, 0.0
+            self._waited = _seconds_waited(net) or 0.0
+        self._since = perf_counter() - self._seconds
 
     def stop(self, iteration: int) -> None:
         """Measure no speed until the next start."""
         self._stopped, self._seconds = iteration, perf_counter() - self._since
-
-    def _restart(self, net: Net, iteration: int) -> None:
-        self._since, self._first = perf_counter(), iteration
-        self._waited = _seconds_waited(net) or 0.0
 
     def set_window(self, window: int) -> None:
         """Average the displayed loss over another number of iterations."""
@@ -137,7 +133,8 @@ class TrainReport:
                 # A data source that was opened again counts from 0.
                 waited = max(0.0, waited - self._waited)
                 rates["data_wait"] = min(1.0, waited / (seconds or 1))
-        self._restart(net, iteration)
+        self._stopped = None
+        self.start(net, iteration)
         outputs = {name: net.blob_by_name(name).cpu_data() for name in net.outputs}
         _log_outputs("Train", net, outputs, metrics)
         losses = {"loss": self.losses[-1], "smoothed_loss": loss}

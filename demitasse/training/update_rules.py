@@ -10,6 +10,8 @@ convolutional networks"; LAMB You and others', "Large batch optimization for dee
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any, Literal
 
 from demitasse.backends.arrays import Array
@@ -38,11 +40,6 @@ class UpdateRule:
     decoupled: bool = False  # the weight decay is decoupled from the averages
     trusts: Literal["", "gradient", "step"] = ""
     coasts: bool = False  # momentum still moves a parameter whose ``lr_mult`` is 0
-
-    @property
-    def histories(self) -> int:
-        """Number of history arrays of a parameter."""
-        return self.formula.histories
 
 
 ADAM = UpdateRule("Adam", FORMULAS["Adam"], averages=("momentum", "momentum2"), corrected=True)
@@ -126,10 +123,7 @@ def sumsq(xp: Any, diffs: Sequence[Array]) -> Array:
 
     Shapes: each (n,) -> ().
     """
-    total = xp.sum(diffs[0] * diffs[0])
-    for diff in diffs[1:]:
-        total = total + xp.sum(diff * diff)
-    return total
+    return reduce(add, (xp.sum(diff * diff) for diff in diffs))
 
 
 def clip_scale(xp: Any, total: Array, limit: float) -> Array:

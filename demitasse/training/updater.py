@@ -119,7 +119,7 @@ class Updater:
         self.net, self.rule = net, rule
         self._records = net.structure.learnable_records
         self._long_axes = [sum(n > 1 for n in blob.shape) for blob in net.learnable_params]
-        self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
+        self.history = History(net.learnable_params, rule.formula.histories, net.dtype, net.device)
         self._known: tuple[tuple[object, ...], list[Update]] | None = None
         self._repeated: RepeatedUpdate | None = None
         self.loss_scale: SyncedMemory | None = None

@@ -20,7 +20,8 @@ GRIDS = [Grid(1, 1), Grid(2, 4)]
 def piece(update: Update, size: int, dtype: str) -> Piece:
     data, diff = RNG.normal(size=(2, size)).astype(dtype)
     history = [
-        abs(RNG.normal(size=size)).astype(dtype) for _ in range(RULES[update.kind].histories)
+        abs(RNG.normal(size=size)).astype(dtype)
+        for _ in range(RULES[update.kind].formula.histories)
     ]
     return Piece(update, data, diff, history)
 

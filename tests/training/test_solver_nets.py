@@ -35,7 +35,7 @@ def test_the_file_chooses_the_rule(fields, kind):
 
     assert solver.type == kind
     params = len(solver.net.learnable_params)
-    assert len(solver.history.memories) == RULES[kind].histories * params
+    assert len(solver.history.memories) == RULES[kind].formula.histories * params
     assert kind in repr(solver)
 
 

@@ -32,7 +32,7 @@ def arrays(kind: str, size: int, dtype: str = "float64") -> list[np.ndarray]:
     """Weights, gradient and history: none of them special."""
     rng = np.random.default_rng(len(kind) + size)
     weights, diff = rng.normal(size=(2, size))
-    history = np.abs(rng.normal(size=(RULES[kind].histories, size)))
+    history = np.abs(rng.normal(size=(RULES[kind].formula.histories, size)))
     return [np.array(a, dtype) for a in (weights, diff, *history)]
 
 
@@ -164,7 +164,7 @@ def test_weights_of_zero_have_the_common_rate(kind, backend):
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_comes_of_nothing(kind, backend):
     """Padding and weights without a gradient stay zero: no 0 / 0."""
-    given = [np.zeros(5) for _ in range(2 + RULES[kind].histories)]
+    given = [np.zeros(5) for _ in range(2 + RULES[kind].formula.histories)]
 
     got = run(update(kind), given, backend)
 

@@ -136,16 +136,12 @@ class FaultTolerantRun:
         places = [tuple(map(int, note.split())) for note in notes]
         furthest = max(places)
         source, rank = places.index(furthest), self._communicator.rank
-        empty = np.empty(0, np.uint8)
-        payload = empty
-        if rank == source and any(place != furthest for place in places):
-            payload = np.frombuffer(pickle.dumps(self.state), np.uint8)
-        size = int(self._communicator.allgather_bytes(str(payload.size).encode())[source])
-        behind = places[rank] != furthest
-        parts = [empty if place == furthest else payload for place in places]
-        sizes = [size if r == source and behind else 0 for r in range(len(places))]
-        received = self._communicator.alltoall(parts, sizes)
-        if behind:
+        if set(places) == {furthest}:
+            return
+        state = np.frombuffer(pickle.dumps(self.state) if rank == source else b"", np.uint8)
+        notes = self._communicator.allgather_bytes(str(state.size).encode())
+        received = self._communicator.alltoall([state] * len(places), [int(note) for note in notes])
+        if places[rank] != furthest:
             self.state = pickle.loads(received[source].tobytes())
 
     began = deprecated_attribute("FaultTolerantRun", "began", "initial_size")

@@ -177,8 +177,6 @@ MAKERS: dict[str, Callable[[str], Logger]] = {
     "jsonl": JsonLines, "tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MlflowRun,
 }  # fmt: skip
 
-KINDS = tuple(MAKERS)
-
 FORMS = "jsonl:PATH, tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT"
 
 
