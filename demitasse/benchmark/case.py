@@ -1,6 +1,5 @@
 """Cases of a benchmark: a net, a device, a batch size and a phase."""
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +95,7 @@ def idle_solver(net: NetParameter, type: str = "SGD", **options: Any) -> Solver:
     return Solver(fields, seed=1, **options)
 
 
-def deploy_nets(folder: str | os.PathLike[str]) -> list[Path]:
+def deploy_nets(folder: str | Path) -> list[Path]:
     """Return the prototxts of nets with inputs that lie beside weights, in a folder and below it.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -202,7 +201,7 @@ class Regression:
 
 
 def write_results(
-    path: str | os.PathLike[str], results: Sequence[Result], about: Mapping[str, str] | None = None
+    path: str | Path, results: Sequence[Result], about: Mapping[str, str] | None = None
 ) -> None:
     """Write results in the format of pytest-benchmark.
 
@@ -256,7 +255,7 @@ def _entry(result: Result, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read_results(path: str | os.PathLike[str]) -> dict[str, float]:
+def read_results(path: str | Path) -> dict[str, float]:
     """Return the median seconds of each case in a file of pytest-benchmark.
 
     Raises:

@@ -81,26 +81,22 @@ def _make_net(
     field, value = source
     try:
         if isinstance(value, NetParameter):
-            message = NetParameter()
+            path, message = None, NetParameter()
             message.CopyFrom(value)
-            message.state.CopyFrom(merged_state(phase, message.state, own))
-            return Net(message, base_dir=base, **_for_phase(message.state.phase, options))
-        path = resolve_path(value, base)
-        ignore = options["ignore_unknown_fields"]
-        file = read_text(path, NetParameter, ignore_unknown_fields=ignore)
-        state = merged_state(phase, file.state, own)
+        else:
+            path, ignore = resolve_path(value, base), options["ignore_unknown_fields"]
+            message = read_text(path, NetParameter, ignore_unknown_fields=ignore)
+        state = merged_state(phase, message.state, own)
+        if state.phase == Phase.Value("TEST"):  # keeps all blobs, as it may be trained
+            options = {**options, "keep_blobs": None}
+        if path is None:
+            message.state.CopyFrom(state)
+            return Net(message, base_dir=base, **options)
         # The net appends the stages to those of the file.
-        name = Phase.Name(state.phase)
-        options = _for_phase(state.phase, options)
-        return Net(path, name, level=state.level, stages=own.stage, **options)
+        return Net(path, Phase.Name(state.phase), level=state.level, stages=own.stage, **options)
     except DemitasseError as error:
         error.at(f"solver's {field}")
         raise
-
-
-def _for_phase(phase: int, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options of a net; one in phase TEST keeps all blobs, as it may be trained."""
-    return {**options, "keep_blobs": None} if phase == Phase.Value("TEST") else options
 
 
 def merged_state(phase: str, net: NetState, own: NetState) -> NetState:

@@ -1,6 +1,5 @@
 """Reference models for comparisons: files of other frameworks, other nets, recorded arrays."""
 
-import os
 from pathlib import Path
 
 from demitasse.core.paths import check_exists
@@ -10,7 +9,7 @@ from demitasse.testing.reference.model import Parameter, ReferenceModel, Value
 __all__ = ["Parameter", "ReferenceModel", "Value", "open_reference"]
 
 
-def open_reference(path: str | os.PathLike[str], *, trust: bool = False) -> ReferenceModel:
+def open_reference(path: str | Path, *, trust: bool = False) -> ReferenceModel:
     """Open an ``.onnx`` file, a ``.pt2`` file of PyTorch or a ``.npz`` file of recorded blobs.
 
     Args:

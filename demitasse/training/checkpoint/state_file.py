@@ -5,7 +5,6 @@ Source: Caffe, ``SGDSolver::SnapshotSolverState...`` and ``RestoreSolverStateFro
 """
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -62,7 +61,7 @@ def write_state(path: Path, state: State, *, hdf5: bool) -> None:
     write_pieces(path, with_field(message, SolverState.HISTORY_FIELD_NUMBER, history))
 
 
-def read_state(path: str | os.PathLike[str]) -> State:
+def read_state(path: str | Path) -> State:
     """Read a state, in either of the two formats.
 
     Raises:
