@@ -13,16 +13,9 @@ from demitasse.net import Net
 from demitasse.testing.comparison import Comparison, run_net
 from demitasse.testing.error_stats import Difference, error_stats
 from demitasse.testing.reference import Parameter, ReferenceModel
-from demitasse.testing.reference.model import kinds_of_layers
+from demitasse.testing.reference.model import ROLES, kinds_of_layers
 
-PARAMETER_ROLES = {
-    "BatchNorm": ("mean", "variance", ""),
-    "Convolution": ("weight", "bias"),
-    "Deconvolution": ("weight", "bias"),
-    "InnerProduct": ("weight", "bias"),
-    "PReLU": ("slope",),
-    "Scale": ("scale", "shift"),
-}
+PARAMETER_ROLES = ROLES | {"BatchNorm": ("mean", "variance", ""), "Scale": ("scale", "shift")}
 """Layer type -> roles of its parameters."""
 
 NO_COUNTERPART = {"Split"}

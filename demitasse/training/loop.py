@@ -98,7 +98,7 @@ class TrainingLoop:
         last = self._last = solver.iter + int(iterations)
         solver.stopped = solver.early_stopped = False
         self.rollback_end = nothing
-        if iterations > 0 and (run.param.snapshot or run.monitor.keeps_best):
+        if iterations > 0 and (run.param.snapshot or run.monitor.best):
             self._checkpointer.lock_prefix()
         run.report.set_window(run.param.average_loss)
         run.report.start(run.net, solver.iter)

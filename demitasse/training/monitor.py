@@ -199,13 +199,8 @@ class MetricMonitor:
         return self._early is not None and self._early.tests >= self._patience
 
     @property
-    def keeps_best(self) -> bool:
-        """True with a metric whose best weights are kept."""
-        return self._keep is not None
-
-    @property
     def best(self) -> str:
-        """Name and best value of ``keep_best``, for the log."""
+        """Name and best value of ``keep_best``, for the log; empty without it."""
         return "" if self._keep is None else f"{self._keep.name} = {self._keep}"
 
     def forget_best(self) -> None:

@@ -91,12 +91,13 @@ _KINDS = {
 }
 _KIND = {operation: kind for kind, names in _KINDS.items() for operation in names.split()}
 
-_WEIGHTED = dict.fromkeys(("Convolution", "Deconvolution", "InnerProduct"), ("weight", "bias"))
-_ROLES: dict[str, tuple[str, ...]] = {
-    **_WEIGHTED,
-    "BatchNorm": ("scale", "shift", "mean", "variance"),
+ROLES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Convolution", "Deconvolution", "InnerProduct"), ("weight", "bias")),
     "PReLU": ("slope",),
 }
+"""Layer type -> roles of its parameters, in all frameworks."""
+
+_BATCH_NORM_ROLES = ("scale", "shift", "mean", "variance")  # Caffe's scale and shift are a layer
 
 
 def kind_of(operation: str) -> str:
@@ -108,7 +109,8 @@ def role_of(operation: str, position: int) -> str:
     """Return the role of an operation's parameter by its position after the data, from 0."""
     if operation == "MatMul" and position == 0:
         return "weight"
-    roles = _ROLES.get(kind_of(operation), ())
+    kind = kind_of(operation)
+    roles = _BATCH_NORM_ROLES if kind == "BatchNorm" else ROLES.get(kind, ())
     return roles[position] if 0 <= position < len(roles) else ""
 
 

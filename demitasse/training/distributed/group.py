@@ -133,11 +133,6 @@ class Shards:
         return range(rank, self.count, self.size)
 
     @property
-    def hosted(self) -> range:
-        """Shards of this process."""
-        return self.of(self.rank)
-
-    @property
     def summed_locally(self) -> bool:
         """True if each process may sum its own shards before it sends their gradient.
 
@@ -440,5 +435,5 @@ def make_worker_group(
                 "self.rank"
             )
             raise ConfigError(message, code=ErrorCode.UNSUPPORTED, layer=layer.name)
-    others = [net.clone(rank=shard) for shard in shards.hosted[1:]]
+    others = [net.clone(rank=shard) for shard in shards.of(shards.rank)[1:]]
     return DistributedGroup([net, *others], communicator, shards, allreduce, overlap=overlap)

@@ -17,7 +17,7 @@ RNG = np.random.default_rng(7)
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 12])
 def test_every_shard_has_one_process(count):
     for size in range(1, count + 1):
-        hosted = [shard for rank in range(size) for shard in Shards(count, rank, size).hosted]
+        hosted = [shard for rank in range(size) for shard in Shards(count, rank, size).of(rank)]
 
         assert sorted(hosted) == list(range(count))
 
@@ -41,7 +41,7 @@ def mean_of(parts, size, mean, bucket=64):
 
     def one(communicator):
         shards = Shards(len(parts), communicator.rank, size)
-        own = [parts[shard].copy() for shard in shards.hosted]
+        own = [parts[shard].copy() for shard in shards.of(shards.rank)]
         options = {"bucket": bucket} if mean is deterministic_mean else {}
         mean(communicator, shards, own, **options)
         results[communicator.rank] = own[0]
