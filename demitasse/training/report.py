@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf.json_format import MessageToDict
 
-from demitasse.blob import Blob
 from demitasse.blob.distribution import distribution
 from demitasse.core.deprecated import deprecated_names
 from demitasse.core.log import get_logger, number
@@ -227,7 +226,9 @@ def log_histograms(solver: Solver, every: int) -> None:
     def send() -> None:
         parameters: dict[str, dict[str, Any]] = {}
         norms = []
-        for name, blob in _parameters(solver.net):
+        net = solver.net
+        for record, blob in zip(net.structure.learnable_records, net.learnable_params, strict=True):
+            name = f"{net.layer_names[record.layer]}/{record.index}"
             weights, gradients = distribution(blob), distribution(blob, diff=True)
             found = {"weights": weights, "gradients": gradients}
             parameters[name] = {kind: asdict(one) for kind, one in found.items() if one is not None}
@@ -245,16 +246,6 @@ def log_histograms(solver: Solver, every: int) -> None:
             solver.on_gradients_ready.remove(send)
 
     solver.on_start.append(begin)
-
-
-def _parameters(net: Net) -> Iterator[tuple[str, Blob]]:
-    """Yield parameters as LAYER/INDEX, under the first of the layers that share them."""
-    seen = set()
-    for layer, blobs in net.params.items():
-        for index, blob in enumerate(blobs):
-            if blob.data_memory.serial not in seen:
-                seen.add(blob.data_memory.serial)
-                yield f"{layer}/{index}", blob
 
 
 __getattr__ = deprecated_names(__name__, {"tell_distributions": "log_histograms"})
