@@ -119,6 +119,19 @@ def test_a_part_that_is_there_is_not_made_again(run):
 
 
 @pytest.mark.usefixtures("model")
+def test_a_score_that_is_nan_is_a_text_in_a_line(run):
+    with Net("deploy.prototxt", "TEST", device="numpy") as net:
+        net.params["ip"][0].data[...] = np.nan
+        net.save("stripes.caffemodel")
+
+    good(run("predict model.toml photos/1.png -o out --format jsonl --device numpy"))
+
+    _, line = Path("out/part-00000-of-00001.jsonl").read_text().splitlines()
+    found = json.loads(line, parse_constant=pytest.fail)
+    assert [one["score"] for one in found["classes"]] == ["nan"] * 3
+
+
+@pytest.mark.usefixtures("model")
 @pytest.mark.parametrize("kind", ["npz", "jsonl"])
 def test_a_part_of_something_else_stays_unless_it_is_forced(run, kind):
     command = f"predict model.toml photos -o out --device numpy --format {kind}"

@@ -16,6 +16,7 @@ import numpy as np
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.deprecated import renamed_arguments
+from demitasse.core.log import json_ready
 from demitasse.core.paths import check_exists, read_text, regular_file
 from demitasse.errors import ConfigError, DataError, ErrorCode, NetError
 from demitasse.inference.cards.model_files import LoadedModel, ModelFiles
@@ -75,7 +76,7 @@ class BatchRunner:
         results = self._predictor.stream(batch, lambda i: items.pixels(i, color), len(batch))
         for index, one in results:
             entry = {"error": one.message} if isinstance(one, DataError) else one.as_dict()
-            lines.append(json.dumps({"item": items.names[index], **entry}))
+            lines.append(json.dumps(json_ready({"item": items.names[index], **entry})))
         return lines
 
     def _stacked(self, items: Items, batch: range) -> dict[str, np.ndarray]:

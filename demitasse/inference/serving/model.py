@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from demitasse.core.log import json_ready
 from demitasse.core.text import suggestion
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.inference.cards.model_files import LoadedModel, ModelFiles
@@ -203,7 +204,7 @@ class Runner:
         for request, arrays in zip(requests, results, strict=True):
             if request.views and predictor is not None:
                 predictions = predictor.read({**arrays}, request.views)
-                texts = [json.dumps(one.as_dict()).encode() for one in predictions]
+                texts = [json.dumps(json_ready(one.as_dict())).encode() for one in predictions]
                 arrays[ANSWER] = np.array(texts, object)
         return results
 

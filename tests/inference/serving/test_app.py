@@ -20,6 +20,7 @@ from demitasse.inference.serving.app import Limits
 from demitasse.inference.serving.batching import BusyError, Queue
 from demitasse.inference.serving.connections import Connection
 from demitasse.inference.serving.messages import LENGTH_HEADER
+from demitasse.net import Net
 
 INFER = "/v2/models/means/infer"
 
@@ -178,6 +179,19 @@ def test_images_are_prepared_by_the_card(serving):
     assert outputs["score"]["data"] == [20, 10, 200, 200, 20, 10]
     best = [json.loads(text)["classes"][0] for text in outputs["answer"]["data"]]
     assert [one["label"] for one in best] == ["red", "blue"]
+
+
+def test_a_score_that_is_nan_is_a_text_in_the_answer(serving, folder):
+    weights = folder / "means" / "net.caffemodel"
+    with Net(folder / "means" / "net.prototxt", "TEST", device="numpy") as net:
+        net.params["score"][0].data[...] = np.nan
+        net.save(weights)
+
+    reply = serving().post(INFER, png((200, 10, 20)))
+
+    [output] = reply.json()["outputs"]
+    best = json.loads(output["data"][0], parse_constant=pytest.fail)["classes"][0]
+    assert best == {"index": 0, "label": "blue", "score": "nan"}
 
 
 @pytest.mark.parametrize(
