@@ -138,7 +138,7 @@ def _shapes(
     for text in texts:
         name, _, sizes = text.rpartition("=")
         parts = [part.strip() for part in sizes.split(",")]
-        if not name or not all(part.isdigit() for part in parts):
+        if not name or not all(part.isdecimal() for part in parts):
             message = f"got {text!r}, expected a name and sizes, such as data=1,3,224,224"
             raise click.BadParameter(message)
         found[name] = tuple(map(int, parts))

@@ -57,7 +57,7 @@ def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
         return text
     if text == "auto":
         return None
-    if text.isdigit() and int(text) > 0:
+    if text.isdecimal() and int(text) > 0:
         return int(text)
     message = f"got {text!r}, expected a number above 0, dynamic, fixed or auto"
     raise click.BadParameter(message)

@@ -92,7 +92,9 @@ def test_inputs_that_are_given(folder, runtime):
         ("export net.prototxt net.onnx --to torch", ".py"),
         ("export net.prototxt net.py --opset 17 --bgr", "--opset, --bgr"),
         (f"{EXPORT} --batch none", "'none'"),
+        (f"{EXPORT} --batch ²", "'²'"),
         (f"{EXPORT} --shape data", "'data'"),
+        (f"{EXPORT} --shape data=²,4", "'data=²,4'"),
     ],
 )
 def test_wrong_usage_ends_with_2(args, words, folder, runtime):
