@@ -246,6 +246,33 @@ def test_squares_of_images(photos, run):
     assert [read_image(Path(f"out/{n}.png")).shape for n in (1, 2)] == [(3, 4, 4)] * 2
 
 
+def test_squares_of_images_beside_the_working_directory(photos, run, monkeypatch):
+    Path("work").mkdir()
+    Path("photos").rename(".photos")
+    Path("work/names.txt").write_text("../.photos/1.png\n")
+    Path("names.txt").write_text(".photos/2.png\n")
+    flags = "resize_and_crop_images --input=names.txt --output_side_length=4"
+
+    hidden = run(f"{flags} --output_folder=out")
+    monkeypatch.chdir("work")
+    beside = run(f"{flags} --output_folder=../out")
+
+    assert hidden.stdout + beside.stdout == "out: 1 images written\n../out: 1 images written\n"
+    found = [read_image(Path(f"../out/.photos/{n}.png")).shape for n in (1, 2)]
+    assert found == [(3, 4, 4)] * 2
+
+
+def test_a_line_with_the_folder_alone_is_left_out(photos, run):
+    Path("names.txt").write_text("photos\n1.png\n")
+
+    result = run(
+        "resize_and_crop_images --input=names.txt --input_folder=photos --output_folder=out"
+    )
+
+    assert result.stdout == "out: 1 images written\n"
+    assert "Left out: photos" in result.stderr
+
+
 def test_squares_as_pil_makes_them(photos, run):
     image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (50, 90, 3), np.uint8)

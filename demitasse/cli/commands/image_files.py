@@ -50,10 +50,9 @@ def resize_and_crop_images_command(
     except OSError as error:
         message = f"cannot read the list of images: {error.strerror}"
         raise DataError(message, str(source), code=ErrorCode.UNREADABLE) from error
-    prefix = str(input_folder)
-    names = [
-        line.strip().removeprefix(prefix).split()[0].lstrip("/") for line in lines if line.strip()
-    ]
+    prefix = "" if input_folder == Path() else str(input_folder)
+    words = [line.strip().removeprefix(prefix).split() for line in lines if line.strip()]
+    names = [(some or [""])[0].lstrip("/") for some in words]
     make = _as_pil if image_lib == "PIL" else _as_opencv
 
     def write(name: str) -> DataError | None:
@@ -63,7 +62,7 @@ def resize_and_crop_images_command(
             if lacks_extra(error):
                 raise
             return error
-        target = output_folder / name
+        target = output_folder.joinpath(*(part for part in Path(name).parts if part != ".."))
         target.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(target, content)
         return None
