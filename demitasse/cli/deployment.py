@@ -13,7 +13,7 @@ from demitasse.cli.card_builder import CardRequest, build_card
 from demitasse.core.atomic import atomic_write, write_bytes
 from demitasse.core.log import get_logger
 from demitasse.core.paths import is_file, resolve_path
-from demitasse.core.text import command_line
+from demitasse.core.text import command_line, shell_words
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.inference.cards.card import CHANNELS, Card
 from demitasse.inference.cards.card_file import CARD, ONNX, format_card
@@ -66,9 +66,8 @@ def deploy(
         notes = list(made.notes)
         write_text(folder / DEPLOY, made.message)
         if card is None:
-            text = (
-                f"no model card: {reason}; write one by: demitasse card {folder / DEPLOY} WEIGHTS"
-            )
+            place = shell_words(folder / DEPLOY)
+            text = f"no model card: {reason}; write one by: demitasse card {place} WEIGHTS"
             return Deployed([folder / DEPLOY], [*notes, text], has_card=False)
         copied = [target for file, target in stored.items() if target != file]
         for file, target in stored.items():

@@ -7,6 +7,7 @@ import pytest
 from cli_errors import failed_with
 from PIL import Image
 
+from demitasse.core.text import shell_words
 from demitasse.errors import ErrorCode
 from demitasse.inference.cards import read_card
 from demitasse.io.proto import BlobProto, set_floats
@@ -44,6 +45,16 @@ def files(tmp_path, monkeypatch):
 def write_net(channels):
     Path("net.prototxt").write_text(NET.replace("CHANNELS", str(channels)))
     Net("net.prototxt", "TEST", device="numpy").save("net.caffemodel")
+
+
+@pytest.mark.usefixtures("files")
+def test_the_command_to_run_a_card_is_for_a_shell(run):
+    flags = ["--channels", "bgr", "--mean", "none", "--scale", "1", "--out", "my card.toml"]
+
+    shown = run("card", "net.prototxt", "net.caffemodel", *flags)
+
+    file = shell_words("my card.toml")
+    assert shown.stdout == f"Wrote my card.toml: demitasse run {file} IMAGE...\n"
 
 
 @pytest.mark.usefixtures("files")

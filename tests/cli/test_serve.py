@@ -173,6 +173,7 @@ def test_a_request_that_is_too_long_is_refused(server):
     [
         ("serve", 2, "MODEL..."),
         ("serve stripes.caffemodel stripes.caffemodel", 2, "'stripes'"),
+        ("serve deploy.prototxt a=x.toml a=y.toml", 2, "one=x.toml"),
         ("serve a=stripes.caffemodel b=none.caffemodel --port 0", 3, "none.caffemodel"),
         ("serve a=deploy.prototxt", 3, "deploy.prototxt"),
         ("serve a=x b=y --weights w", 2, "--weights"),

@@ -23,6 +23,7 @@ from demitasse.cli.errors import (
     wrong_usage,
 )
 from demitasse.cli.options import FILE, FOLDER, POSITIVE, FloatRange, device_options, option, switch
+from demitasse.core.text import shell_words
 
 if TYPE_CHECKING:
     from demitasse.inference.prediction.parts import Format
@@ -221,9 +222,9 @@ def serve_command(
 
     named = [_name_and_path(text) for text in models]
     names = [name for name, _ in named]
-    for name in names:
+    for name, path in named:
         if names.count(name) > 1:
-            fail(f"two models have the name {name!r}; name them: one={named[0][1]}")
+            fail(f"two models have the name {name!r}; name them: one={path}")
     if weights and len(models) > 1:
         fail("--weights needs a single MODEL; give files of weights beside their prototxts")
     how = ServerConfig(**settings, max_delay=max_delay / 1000, limits=Limits(max_bytes, timeout))
@@ -346,6 +347,6 @@ def card_command(
         card = replace(card, net=net, weights=weights)
         text = format_card(card, path.parent, label_file)
     write_bytes(path, text.encode())
-    echo(f"Wrote {path}: demitasse run {path} IMAGE...")
+    echo(f"Wrote {path}: demitasse run {shell_words(path)} IMAGE...")
     if mean and not (known or train or flags.get("scale")) and card.preprocess.scale == (1.0,):
         echo("No scale: if the training multiplied pixels, as by 0.00390625, give it by --scale")

@@ -90,10 +90,10 @@ class Predictor:
             message = "the card names no net or no weights; a predictor needs both"
             raise ConfigError(message, code=ErrorCode.MISSING)
         if not has_inputs(card.net):
-            files = "".join(f" --weights {one}" for one in card.weights)
+            words = [word for one in card.weights for word in ("--weights", one)]
             message = (
                 f"got {card.net}, which reads its data itself, expected a net with inputs; write "
-                f"its deploy net and card by: demitasse deploy {card.net}{files}"
+                f"its deploy net and card by: {command_line('deploy', card.net, *words)}"
             )
             raise ConfigError(message, code=ErrorCode.MISSING, field="input")
         self.card = card
