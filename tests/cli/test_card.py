@@ -58,6 +58,18 @@ def test_the_command_to_run_a_card_is_for_a_shell(run):
 
 
 @pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("flag", ["--name", "--source"])
+def test_a_name_that_is_not_utf8_is_refused(run, flag):
+    flags = ["--channels", "bgr", "--mean", "none", flag, "b\udcffd"]
+
+    failed = run("card", "net.prototxt", "net.caffemodel", *flags)
+
+    assert failed.exit_code == 3
+    assert 'd", expected UTF-8' in failed.stderr
+    assert not Path("model.toml").exists()
+
+
+@pytest.mark.usefixtures("files")
 def test_a_card_is_written_and_runs(run):
     shown = run(
         "card net.prototxt net.caffemodel --channels bgr --mean 104,117,123 --scale 0.5 "

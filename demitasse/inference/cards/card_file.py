@@ -253,7 +253,11 @@ def read_labels(path: Path) -> tuple[str, ...]:
 
 
 def format_card(card: Card, folder: Path, labels: Path | None = None) -> str:
-    """Return a card as TOML text, for the folder of its files; without a file, with its labels."""
+    """Return a card as TOML text, for the folder of its files; without a file, with its labels.
+
+    Raises:
+        ConfigError: A file lies outside of the folder, or a name is not UTF-8.
+    """
     how, detect = card.preprocess, card.detect
     mean = _file(how.mean, folder) if isinstance(how.mean, Path) else _one_or_all(how.mean)
     tables: dict[str, dict[str, object]] = {
@@ -281,7 +285,7 @@ def format_card(card: Card, folder: Path, labels: Path | None = None) -> str:
             names = ("overlap", "background", "boxes", "scores")
             tables["detect"] |= {name: getattr(detect, name) for name in names}
             tables["detect.anchors"] = dict(vars(detect.anchors))
-    parts = ["format = 1\n"]
+    parts = [f"format = {FORMAT}\n"]
     for name, values in tables.items():
         # TOML equals JSON except for the DEL character; empty values and 0 are omitted
         lines = [
@@ -291,7 +295,11 @@ def format_card(card: Card, folder: Path, labels: Path | None = None) -> str:
         ]
         if lines:
             parts.append("\n".join([f"[{name}]", *lines]) + "\n")
-    return "\n".join(parts)
+    text = "\n".join(parts)
+    if wrong := re.search(".*[\ud800-\udfff].*", text):  # bytes of a file name or of a flag
+        message = f"got {wrong[0]}, expected UTF-8, as all of a card is; use another name"
+        raise ConfigError(message, code=ErrorCode.INVALID)
+    return text
 
 
 def _file(path: Path, folder: Path) -> str:
