@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -58,14 +58,14 @@ def read_request(body: bytes | memoryview, json_length: int | None = None) -> In
         count = len(top.items_of("outputs"))
         if count > MAX_TENSORS:
             message = f"outputs must have at most {MAX_TENSORS} entries, it has {count}"
-            _refuse(message, ErrorCode.LIMIT, field="outputs", got=count)
+            raise DataError(message, code=ErrorCode.LIMIT, field="outputs", got=count)
         for one in top.objects("outputs"):
             options = one.table("parameters")
             _refuse_shared_memory(options)
             flag, name = options.flag("binary_data"), one.text("name")
             if name in outputs:
                 message = f"outputs has {name!r} more than once"
-                _refuse(message, ErrorCode.DUPLICATE, field="outputs", tensor=name)
+                raise DataError(message, code=ErrorCode.DUPLICATE, field="outputs", tensor=name)
             outputs[name] = binary_default if flag is None else flag
     return InferRequest(tensors, outputs or None, binary_default, top.text("id", ""))
 
@@ -82,14 +82,11 @@ def read_response(body: bytes | memoryview, json_length: int | None = None) -> I
     """
     top, binary = _split(body, json_length)
     if "error" in top:
-        _refuse(f"the server answered: {top.text('error', '')}", ErrorCode.FAILED)
+        message = f"the server answered: {top.text('error', '')}"
+        raise DataError(message, code=ErrorCode.FAILED)
     tensors = _tensors(top, "outputs", binary)
     version = top.text("model_version", "1")
     return InferResponse(top.text("model_name"), tensors, top.text("id", ""), version)
-
-
-def _refuse(message: str, kind: ErrorCode, **details: Any) -> NoReturn:
-    raise DataError(message, code=kind, **details)
 
 
 def _split(body: bytes | memoryview, json_length: int | None) -> tuple[Fields, memoryview]:
@@ -98,7 +95,7 @@ def _split(body: bytes | memoryview, json_length: int | None) -> tuple[Fields, m
     length = len(view) if json_length is None else json_length
     if not 0 <= length <= len(view):
         message = f"the header gives {length} bytes of JSON; the body has {len(view)}"
-        _refuse(message, ErrorCode.TRUNCATED, got=len(view), expected=length)
+        raise DataError(message, code=ErrorCode.TRUNCATED, got=len(view), expected=length)
     return json_object(view[:length]), view[length:]
 
 
@@ -106,20 +103,20 @@ def _tensors(top: Fields, key: str, binary: memoryview) -> list[Tensor]:
     count = len(top.items_of(key))
     if not 1 <= count <= MAX_TENSORS:
         message = f"{key} must have 1 to {MAX_TENSORS} entries, it has {count}"
-        _refuse(message, ErrorCode.COUNT_MISMATCH, field=key, got=count)
+        raise DataError(message, code=ErrorCode.COUNT_MISMATCH, field=key, got=count)
     tensors: dict[str, Tensor] = {}
     for entry in top.objects(key):
         tensor, binary = _tensor(entry, binary)
         if tensor.name in tensors:
             message = f"{key} has {tensor.name!r} more than once"
-            _refuse(message, ErrorCode.DUPLICATE, field=key, tensor=tensor.name)
+            raise DataError(message, code=ErrorCode.DUPLICATE, field=key, tensor=tensor.name)
         tensors[tensor.name] = tensor
     if len(binary):
         message = (
             f"{len(binary)} bytes after the JSON belong to no tensor; set "
             "parameters.binary_data_size of each tensor"
         )
-        _refuse(message, ErrorCode.INVALID)
+        raise DataError(message, code=ErrorCode.INVALID)
     return list(tensors.values())
 
 
@@ -138,13 +135,13 @@ def _tensor(entry: Fields, binary: memoryview) -> tuple[Tensor, memoryview]:
         values, size = _from_json(entry, datatype, shape, coded=coded), 0
     elif "data" in entry:
         message = f"{entry.place} has data and parameters.binary_data_size; send one of them"
-        _refuse(message, ErrorCode.CONFLICT, field=entry.place)
+        raise DataError(message, code=ErrorCode.CONFLICT, field=entry.place)
     elif size > len(binary):
         message = (
             f"{entry.place}.parameters.binary_data_size is {size}, but only {len(binary)} bytes "
             "are left after the JSON"
         )
-        _refuse(message, ErrorCode.TRUNCATED, field=entry.place)
+        raise DataError(message, code=ErrorCode.TRUNCATED, field=entry.place)
     else:
         values = _from_bytes(entry, binary[:size], datatype, shape)
     return Tensor(name, values, dict(parameters)), binary[size:]
@@ -173,7 +170,7 @@ def _need_count(entry: Fields, count: int, shape: tuple[int, ...]) -> None:
             f"{entry.place} has {count} values, but its shape {list(shape)} means "
             f"{_short(math.prod(shape))}"
         )
-        _refuse(message, ErrorCode.COUNT_MISMATCH, field=entry.place, got=count)
+        raise DataError(message, code=ErrorCode.COUNT_MISMATCH, field=entry.place, got=count)
 
 
 def _short(number: int) -> str:
@@ -263,7 +260,7 @@ def _items(entry: Fields, content: memoryview, shape: tuple[int, ...]) -> np.nda
                 f"{entry.place}: element {len(found)} exceeds the {len(content)} bytes of the "
                 "tensor; each element is a little-endian length of four bytes, then its bytes"
             )
-            _refuse(message, ErrorCode.TRUNCATED, field=entry.place)
+            raise DataError(message, code=ErrorCode.TRUNCATED, field=entry.place)
         found.append(bytes(content[start:at]))
     _need_count(entry, len(found), shape)
     values = np.empty(len(found), DTYPES["BYTES"])
@@ -303,7 +300,7 @@ class Fields(dict[str, object]):
     def __init__(self, value: object, place: str) -> None:
         if not isinstance(value, Mapping):
             message = f"{place} must be an object {{...}}, it is {_short_repr(value)}"
-            _refuse(message, ErrorCode.INVALID, field=place)
+            raise DataError(message, code=ErrorCode.INVALID, field=place)
         super().__init__(value)
         self.place = place
 
