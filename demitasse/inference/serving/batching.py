@@ -13,14 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import numpy as np
-
 from demitasse.core.log import get_logger
+from demitasse.inference.cards.predictor import Arrays
 from demitasse.inference.serving.model import Model, PreparedRequest, Runner
 
 log = get_logger(__name__)
-
-Arrays = dict[str, np.ndarray]
 
 RETRY = 1.0
 """Seconds between trials of a net that has failed."""

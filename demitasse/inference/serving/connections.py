@@ -255,11 +255,11 @@ class Connection(asyncio.Protocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not self._in_body:
             self._run(accepted)
-        elif incoming:
-            self._set_deadline(self._timeout, self._refuse_late_body)
+            return True
+        self._set_deadline(self._timeout, self._refuse_late_body)
+        if incoming:
             self._parse_body()
         else:
-            self._set_deadline(self._timeout, self._refuse_late_body)
             self._more()
         return True
 

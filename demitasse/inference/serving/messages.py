@@ -157,7 +157,7 @@ def _encoded(
     for tensor in tensors:
         entry: dict[str, object] = {
             "name": tensor.name,
-            "datatype": datatype_of(tensor.values.dtype),
+            "datatype": tensor.datatype,
             "shape": list(tensor.values.shape),
         }
         parameters = dict(tensor.parameters)
