@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 from demitasse.errors import DataError
 from demitasse.inference.serving.batching import BusyError, Queue, RunError
-from demitasse.inference.serving.codec import CodecError, Codecs, shared_codecs
+from demitasse.inference.serving.codec import CodecError, Codecs
 from demitasse.inference.serving.framing import (
     FAILED,
     Head,
@@ -75,24 +75,17 @@ class App:
     Args:
         queues: Queue of each model, by name.
         limits: Limits of requests.
-        metrics: Counters; None for new ones.
-        codecs: Processes for large messages; None for those that all applications share.
+        metrics: Counters.
+        codecs: Processes for large messages.
     """
 
     def __init__(
-        self,
-        queues: Mapping[str, Queue],
-        limits: Limits | None = None,
-        metrics: Metrics | None = None,
-        codecs: Codecs | None = None,
+        self, queues: Mapping[str, Queue], limits: Limits, metrics: Metrics, codecs: Codecs
     ) -> None:
-        self._queues = queues
-        self.limits = limits or Limits()
-        self._metrics = metrics or Metrics()
+        self._queues, self.limits, self._metrics, self._codecs = queues, limits, metrics, codecs
         self._held = 0
         self._calls = 0  # in progress
         self._most_held = self.limits.held or 8 * self.limits.max_bytes
-        self._codecs = codecs or shared_codecs()
 
     def accept(self, head: Head) -> Response | Call:
         """Return the response to a request, or what responds to it with its body.
@@ -253,7 +246,7 @@ class App:
     async def _infer(
         self, queue: Queue, body: bytearray, json_length: int | None, headers: Mapping[bytes, bytes]
     ) -> Response:
-        model, images = queue.model, None
+        model = queue.model
         try:
             if _is_image(body, json_length, headers):
                 if not model.reader.images:
@@ -265,6 +258,8 @@ class App:
                 request = read_request(memoryview(body), json_length)
                 if any(tensor.datatype == "BYTES" for tensor in request.inputs):
                     request, images = await self._codecs.call(model.reader.decode, request)
+                else:
+                    request, images = model.reader.decode(request)
             prepared = model.prepare(request, images)
             outputs = await queue.run(prepared, alone=self._calls == 1)
             tensors = model.tensors(request, outputs)

@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
@@ -85,12 +84,6 @@ class Codecs:
             return codec.run(work)
         finally:
             self._idle.append(codec)
-
-
-@cache
-def shared_codecs() -> Codecs:
-    """Return the processes of applications that have none of their own."""
-    return Codecs()
 
 
 class _Codec:

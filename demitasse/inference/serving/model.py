@@ -283,19 +283,17 @@ class Model:
         }
 
     def prepare(
-        self, request: InferRequest, images: Mapping[str, PreparedImages] | None = None
+        self, request: InferRequest, images: Mapping[str, PreparedImages]
     ) -> PreparedRequest:
         """Validate a request.
 
         Args:
             request: The request.
-            images: Its images, as returned by ``reader``; None to read them here.
+            images: Its images, as returned by ``reader``.
 
         Raises:
             DataError: The request does not fit the model; the message names the tensor.
         """
-        if images is None:
-            request, images = self.reader.decode(request)
         specs = {spec.name: spec for spec in self.inputs}
         arrays: Arrays = {}
         views: Sequence[View] = []

@@ -10,8 +10,9 @@ from model_cards import classifier_card
 from serving_client import Client
 
 from demitasse.inference.cards.model_files import find_model
-from demitasse.inference.serving.app import App
+from demitasse.inference.serving.app import App, Limits
 from demitasse.inference.serving.batching import Queue
+from demitasse.inference.serving.codec import Codecs
 from demitasse.inference.serving.metrics import Metrics
 from demitasse.inference.serving.model import Model
 from demitasse.net import Net
@@ -61,8 +62,16 @@ def with_models(folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def codecs():
+    """Processes for large messages, which all applications share."""
+    made = Codecs()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def serving(folder):
+def serving(folder, codecs):
     """Make an application of the models; queues are closed when the test ends."""
     with ExitStack() as stack:
 
@@ -76,6 +85,6 @@ def serving(folder):
                 model = Model(name, found, device, max_batch)
                 queues[name] = Queue(model, on_batch=partial(metrics.add_batch, name), **how)
                 stack.callback(queues[name].close)
-            return Client(App(queues, limits, metrics))
+            return Client(App(queues, limits or Limits(), metrics, codecs))
 
         yield make

@@ -569,7 +569,7 @@ def test_a_closed_queue_answers_what_waits_and_takes_no_more(serving, folder):
     body = json.dumps(asked()).encode()
     from demitasse.inference.serving import read_request
 
-    prepared = model.prepare(read_request(body))
+    prepared = model.prepare(*model.reader.decode(read_request(body)))
 
     async def closed():
         waiting = asyncio.create_task(queue.run(prepared))
