@@ -60,7 +60,7 @@ MAX_RESPONSE_TIMEOUTS = 20
 """Timeouts within which a client must have received a response."""
 
 
-class Turns:
+class Scheduler:
     """Decides which connection parses next."""
 
     def __init__(self, most: int = 1000) -> None:
@@ -137,8 +137,12 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, app: App, turns: Turns | None = None) -> None:
-        self._app, self._turns, self._timeout = app, turns or Turns(), app.limits.timeout
+    def __init__(self, app: App, scheduler: Scheduler | None = None) -> None:
+        self._app, self._scheduler, self._timeout = (
+            app,
+            scheduler or Scheduler(),
+            app.limits.timeout,
+        )
         self.loop = asyncio.get_running_loop()
         self.waiting, self._writable = False, asyncio.Event()
         self._writable.set()
@@ -162,7 +166,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timeout for a request."""
         self.transport = cast("asyncio.Transport", transport)
-        self._turns.opened(self)
+        self._scheduler.opened(self)
         self._set_deadline(self._timeout, self.close)
 
     def data_received(self, data: bytes) -> None:
@@ -175,7 +179,7 @@ class Connection(asyncio.Protocol):
         self._incoming += data
         if len(self._incoming) > HIGH_WATER:
             self.transport.pause_reading()
-        self._turns.received(self)
+        self._scheduler.received(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timeouts."""
@@ -184,7 +188,7 @@ class Connection(asyncio.Protocol):
         for timer in (self._timer, self._progress, self._response_deadline):
             if timer is not None:
                 timer.cancel()
-        self._turns.connections.pop(self, None)
+        self._scheduler.connections.pop(self, None)
         self._incoming.clear()
         if self._in_body:
             self._end_call(HTTPStatus.BAD_REQUEST)
@@ -289,7 +293,7 @@ class Connection(asyncio.Protocol):
     def _resume(self) -> None:
         """Parse the rest of the input, or receive more."""
         if self._incoming:
-            self._turns.add(self)
+            self._scheduler.add(self)
         self._more()
 
     def _more(self) -> None:
@@ -320,7 +324,7 @@ class Connection(asyncio.Protocol):
     def _respond(self, response: Response) -> None:
         """Write a response, at once if it is small and the client receives."""
         self._set_deadline(math.inf, self.close)
-        if response.headers.get("Connection") == "close" or self._turns.ending:
+        if response.headers.get("Connection") == "close" or self._scheduler.ending:
             self._keep_alive = False
         try:
             head = response_head(response, close=not self._keep_alive)
@@ -358,7 +362,7 @@ class Connection(asyncio.Protocol):
         self._head = self._task = None
         if self._closing:
             return
-        self._turns.used(self)
+        self._scheduler.used(self)
         if not self._keep_alive:
             self.close()
         elif not self._in_body:
@@ -401,14 +405,14 @@ class Connection(asyncio.Protocol):
         return self._head is None or self._in_body or not self._writable.is_set()
 
     def shutdown(self) -> None:
-        """Close the connection unless it has a request, after which ``Turns.ending`` closes it."""
+        """Close the connection unless it has a request; ``ending`` closes it after the response."""
         if self._head is None and not self.waiting:
             self.close()
 
     def drop(self) -> None:
         """Close the connection at once."""
         self._closing = True
-        self._turns.connections.pop(self, None)
+        self._scheduler.connections.pop(self, None)
         self.transport.abort()
 
     def close(self) -> None:

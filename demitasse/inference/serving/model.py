@@ -231,8 +231,7 @@ class Model:
         card = files.card
         self.max_batch = min(max_batch, card.batch or max_batch) if card else max_batch
         declared = first.shapes(first.net.inputs)
-        self.can_batch = self.max_batch > 0 and _any_batch_size(first, declared)
-        free = self.can_batch
+        self.can_batch = free = _any_batch_size(first, declared)
         self.inputs = [_spec(first, one, free=free) for one in first.net.inputs]
         self.outputs = [_spec(first, one, free=free) for one in first.outputs]
         self._predictor = predictor = first.model.predictor
@@ -241,8 +240,8 @@ class Model:
             self.outputs.append(TensorSpec(ANSWER, "BYTES", (rows,)))
         images: dict[str, ImageReader] = {}
         if predictor is not None:
-            most = max(self.max_batch, 1)
-            images[predictor.input] = ImageReader(predictor.prepare, predictor.color, most)
+            reader = ImageReader(predictor.prepare, predictor.color, self.max_batch)
+            images[predictor.input] = reader
         inputs, outputs = ([spec.name for spec in one] for one in (self.inputs, self.outputs))
         self.reader = RequestReader(name, inputs, outputs, images)
 

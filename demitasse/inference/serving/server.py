@@ -18,7 +18,7 @@ from demitasse.inference.cards.model_files import ModelFiles
 from demitasse.inference.serving.app import App, Limits
 from demitasse.inference.serving.batching import Queue
 from demitasse.inference.serving.codec import Codecs
-from demitasse.inference.serving.connections import Connection, Turns
+from demitasse.inference.serving.connections import Connection, Scheduler
 from demitasse.inference.serving.gate import Gate
 from demitasse.inference.serving.metrics import Metrics
 from demitasse.inference.serving.model import Model
@@ -116,15 +116,15 @@ def thread_setting(queues: Iterable[Queue]) -> dict[str, int]:
 
 async def _serve(app: App, config: ServerConfig, started: Callable[[str], None]) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    timeout, turns = config.limits.timeout, Turns(_max_connections())
-    protocol = partial(Connection, app, turns)
+    timeout, scheduler = config.limits.timeout, Scheduler(_max_connections())
+    protocol = partial(Connection, app, scheduler)
     with (
         listening(config.host, config.port) as listener,
         _calling_on_signals(partial(loop.call_soon_threadsafe, stop.set)),
     ):
         accepting: Gate | asyncio.Server
         if hasattr(socket, "send_fds"):
-            accepting = gate = Gate(listener, app.probes, timeout=timeout, most=turns.most)
+            accepting = gate = Gate(listener, app.probes, timeout=timeout, most=scheduler.most)
             gate.start()
             gate.open(protocol)
         else:  # Windows
@@ -133,15 +133,15 @@ async def _serve(app: App, config: ServerConfig, started: Callable[[str], None])
             host, port = listener.getsockname()[:2]
             started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
             await stop.wait()
-            turns.ending = True
+            scheduler.ending = True
             await asyncio.sleep(GRACE)  # the requests on the way come in
         finally:
             accepting.close()
             listener.close()
-        for connection in list(turns.connections):
+        for connection in list(scheduler.connections):
             connection.shutdown()
         end = loop.time() + 2 * timeout + 5
-        while turns.connections and loop.time() < end:
+        while scheduler.connections and loop.time() < end:
             await asyncio.sleep(0.02)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from demitasse.inference.serving.app import Limits
-from demitasse.inference.serving.connections import Connection, Turns
+from demitasse.inference.serving.connections import Connection, Scheduler
 from demitasse.inference.serving.framing import Response
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -166,7 +166,7 @@ class Broken(Connection):
 
 def test_a_connection_that_fails_leaves_the_others():
     async def clients():
-        made = partial(Broken, Answering(3), Turns())
+        made = partial(Broken, Answering(3), Scheduler())
         server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
         found = []
         async with asyncio.timeout(SOON):
@@ -204,7 +204,7 @@ def test_a_client_that_left_before_its_refusal_is_forgotten():
 
 def test_a_new_connection_takes_the_place_of_the_one_idle_for_longest():
     async def clients():
-        made = partial(Connection, Answering(3), Turns(3))
+        made = partial(Connection, Answering(3), Scheduler(3))
         server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
         address = server.sockets[0].getsockname()[:2]
         async with asyncio.timeout(SOON):
