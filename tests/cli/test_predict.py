@@ -119,6 +119,16 @@ def test_a_part_that_is_there_is_not_made_again(run):
 
 
 @pytest.mark.usefixtures("model")
+def test_a_name_with_a_zero_byte_is_refused(run):
+    Path("list.txt").write_bytes(b"photos/1.png\n\0.png\n")
+
+    failed = run("predict model.toml list.txt -o out --device numpy")
+
+    assert failed.exit_code == 3
+    assert "null byte" in failed.stderr
+
+
+@pytest.mark.usefixtures("model")
 def test_a_score_that_is_nan_is_a_text_in_a_line(run):
     with Net("deploy.prototxt", "TEST", device="numpy") as net:
         net.params["ip"][0].data[...] = np.nan

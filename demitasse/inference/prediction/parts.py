@@ -17,7 +17,7 @@ import numpy as np
 from demitasse.core.atomic import atomic_write
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.log import json_ready
-from demitasse.core.paths import check_exists, read_text, regular_file
+from demitasse.core.paths import check_exists, read_text, reason_of, regular_file
 from demitasse.errors import ConfigError, DataError, ErrorCode, NetError
 from demitasse.inference.cards.model_files import LoadedModel, ModelFiles
 from demitasse.inference.cards.published import file_hashes
@@ -360,9 +360,8 @@ def _state(path: Path) -> str:
     """Return a text that changes with the file."""
     try:
         state = path.stat()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DataError(reason, str(path), code=ErrorCode.UNREADABLE) from error
+    except (OSError, ValueError) as error:  # also for a zero byte in a list of names
+        raise DataError(reason_of(error, path), str(path), code=ErrorCode.UNREADABLE) from error
     return f"{path} {state.st_size} {state.st_mtime_ns}"
 
 
