@@ -46,7 +46,6 @@ def _image_model(
 ) -> ImageModel:
     if gpu and device is not None:
         fail("got --device and --gpu, expected one of them")
-    mean_file = None if mean_file == Path() else mean_file  # an empty name is Caffe's default
     swap = numbers("--channel_swap", channel_swap) if channel_swap else None
     return ImageModel(mean_file, "cuda:0" if gpu else device, {**arguments, "channel_swap": swap})
 

@@ -43,16 +43,14 @@ def output_decoder(card: Card, *, softmax: bool, threshold: float | None = None)
             case "detect" if card.detect.boxes:
                 rows = _rows_of_anchors(outputs, views[0].input, card.detect, lowest)
                 return _boxes(rows, views, card.labels, lowest)
-        output = _only(outputs)
-        match card.task:
-            case "classify":
-                return _classes(output, len(views), card.labels, softmax=softmax)
             case "detect":
-                return _boxes(_rows(output), views, card.labels, lowest)
+                return _boxes(_rows(_only(outputs)), views, card.labels, lowest)
+            case "classify":
+                return _classes(_only(outputs), len(views), card.labels, softmax=softmax)
             case "segment":
-                return _segments(output, views, card.labels)
+                return _segments(_only(outputs), views, card.labels)
             case _:
-                return _images(output, views, card)
+                return _images(_only(outputs), views, card)
 
     return decode
 

@@ -42,8 +42,8 @@ class Records:
             self.names.append(self._cursor.key().decode("utf-8", "replace"))
             self._cursor.next()
         self._cursor.seek_to_first()
-        self.files = sorted(one for one in path.iterdir() if one.suffix in {".mdb", ".ldb", ".sst"})
-        self.files = [one for one in self.files if one.name != "lock.mdb"]
+        found = (one for one in path.iterdir() if one.suffix in {".mdb", ".ldb", ".sst"})
+        self.files = sorted(one for one in found if one.name != "lock.mdb")
 
     def pixels(self, index: int, color: Color) -> np.ndarray:
         """Return the values of a record. Shape: (C, H, W)."""
