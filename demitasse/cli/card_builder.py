@@ -1,7 +1,6 @@
 """Model cards built from files and flags."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.core.paths import is_file, resolve_path
@@ -15,75 +14,60 @@ from demitasse.io.proto import NetParameter, read_net
 Values = dict[str, object]
 
 
-@dataclass(frozen=True)
-class CardRequest:
-    """Flags of the command ``card``.
+def build_card(
+    net: Path, weights: Sequence[Path], *, known: str | None = None, train: Path | None = None,
+    labels: Path | None = None, mean: Path | str | None = None, flags: Values,
+) -> tuple[Card, Path | None]:  # fmt: skip
+    """Build a card from files and flags of the command ``card``.
 
-    Attributes:
-        known: Name of a published card to start from, or an empty text.
+    Args:
+        net: The prototxt of the net.
+        weights: Files of weights.
+        known: Name of a published card to start from.
+        train: Prototxt of the training net.
+        labels: File of labels.
         mean: A file; or a text: numbers, the name of a file, or "none".
-        flags: The other flags by name; None if not given.
+        flags: The other flags by name; empty values are as if not given.
+
+    Returns:
+        The card, and the file of its labels; None if the card lists the labels.
     """
-
-    net: Path
-    weights: Sequence[Path]
-    known: str
-    train: Path | None
-    labels: Path | None
-    mean: Path | str | None
-    softmax: bool
-    flags: Mapping[str, object]
-
-
-def build_card(request: CardRequest) -> tuple[Card, Path | None]:
-    """Return the card, and the file of its labels; None if the card lists the labels."""
-    message = read_net(request.net).message
-    published = published_card(request.known) if request.known else recognize(request.weights)
+    message = read_net(net).message
+    published = published_card(known) if known else recognize(weights)
     tables = published.values() if published else _guess(message)
     model, how = _subtable(tables, "model"), _subtable(tables, "preprocess")
-    model |= _given_flags(request.flags, ("name", "task", "source", "licence"))
+    model |= _given_flags(flags, ("name", "task", "source", "licence", "input", "output"))
     model["name"] = model.get("name") or message.name
-    if request.flags.get("input_"):
-        model["input"] = request.flags["input_"]
-    if request.flags.get("output"):
-        output = request.flags["output"]
-        names = output if isinstance(output, tuple | list) else [output]
-        model["output"] = [str(name) for name in names]
-    if request.softmax:
+    if flags.get("softmax"):
         _subtable(tables, "classify")["softmax"] = True
-    mean_file = _fill_preprocessing(request, how)
+    mean_file = None if train is None else _apply_training(train, how, need_mean=mean is None)
+    _apply_flags(flags, how)
+    if isinstance(mean, Path) or (mean is not None and is_file(mean)):
+        mean_file = Path(mean)
+    elif mean is not None:
+        how["mean"] = [] if mean == "none" else _numbers("mean", mean)
     if not published:
         _check_complete(model, how if mean_file is None else how | {"mean": mean_file})
-    folder = request.weights[0].parent
-    labels = request.labels
+    folder = weights[0].parent
     named = model.get("labels")
     if labels is None and isinstance(named, str) and is_file(folder / named):
         labels = folder / named
     listed = zoo_labels(named, folder) if published and labels is None else None
-    given = FileOverrides(request.net, request.weights, labels or listed, mean_file)
+    given = FileOverrides(net, weights, labels or listed, mean_file)
     place = f"published card {published.key!r}" if published else "the card"
     return card_from_table(Table(tables, place), folder, given, labels_optional=True), labels
 
 
-def _fill_preprocessing(request: CardRequest, how: Values) -> Path | None:
-    """Fill in the preprocessing of images; return the file of a mean image."""
-    mean_file = None if request.train is None else _apply_training(request, request.train, how)
-    how |= _given_flags(request.flags, ("channels", "resize"))
-    for key in ("size", "crop"):
-        if request.flags.get(key):
-            how[key] = _numbers(key, str(request.flags[key]), pixels=True)
-    if request.flags.get("scale"):
-        how["scale"] = _numbers("scale", str(request.flags["scale"]))
-    if request.mean is None:
-        return mean_file
-    if isinstance(request.mean, Path) or is_file(request.mean):
-        return Path(request.mean)
-    how["mean"] = [] if request.mean == "none" else _numbers("mean", request.mean)
-    return None
+def _apply_flags(flags: Values, how: Values) -> None:
+    """Fill in the preprocessing that flags define."""
+    how |= _given_flags(flags, ("channels", "resize"))
+    for key in ("size", "crop", "scale"):
+        if flags.get(key):
+            how[key] = _numbers(key, str(flags[key]), pixels=key != "scale")
 
 
-def _apply_training(request: CardRequest, train: Path, how: Values) -> Path | None:
-    """Fill in the training net's preprocessing; return the file of its mean image."""
+def _apply_training(train: Path, how: Values, *, need_mean: bool) -> Path | None:
+    """Fill in the training net's preprocessing; return the file of its mean image, if needed."""
     trained = training_preprocess(train)
     if trained is None:
         message = f"{train} has no data layer with a transform_param"
@@ -92,7 +76,7 @@ def _apply_training(request: CardRequest, train: Path, how: Values) -> Path | No
     how |= _given_flags(vars(trained), ("crop", "size", "channels"))
     if trained.scale != 1.0:
         how["scale"] = trained.scale
-    if not trained.mean_file or request.mean is not None:
+    if not trained.mean_file or not need_mean:
         return None
     here = train.parent / Path(trained.mean_file).name
     found = here if is_file(here) else resolve_path(trained.mean_file, train.parent)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from demitasse.cli.card_builder import CardRequest, build_card
+from demitasse.cli.card_builder import build_card
 from demitasse.core.atomic import atomic_write, write_bytes
 from demitasse.core.log import get_logger
 from demitasse.core.paths import is_file, resolve_path
@@ -175,11 +175,10 @@ def _derived_card(
     size = _record_size(source, train.parent)
     if size and list(size) != dims[2:]:
         flags["size"] = f"{size[0]},{size[1]}"
-    request = CardRequest(
-        net=file, weights=weights, known="", train=train if has_transform else None, labels=labels,
-        mean=mean or (None if has_transform else "none"), softmax=False, flags=flags,
+    card, _ = build_card(
+        file, weights, train=train if has_transform else None, labels=labels,
+        mean=mean or (None if has_transform else "none"), flags=flags,
     )  # fmt: skip
-    card, _ = build_card(request)
     if card.labels and kind == "Softmax" and len(card.labels) != shape[1]:
         message = f"got {len(card.labels)} labels in {labels}, expected {shape[1]}, one for a score"
         raise ConfigError(

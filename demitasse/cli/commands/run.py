@@ -298,7 +298,7 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
 )
 @option("--scale", "Multiply by this after the mean. [default: 1]", metavar="NUMBERS")
 @options.labels_option
-@option("--input input_", "Input of the net, if it has several.", metavar="BLOB")
+@option("--input", "Input of the net, if it has several.", metavar="BLOB")
 @option(
     "--output", "Read this blob. Repeatable. [default: the net's outputs]", metavar="BLOB",
     multiple=True,
@@ -309,7 +309,7 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
 @option("--licence", "Licence of the model.")
 def card_command(
     net: Path, weights: tuple[Path, ...], out: Path | None, overwrite: bool, known: str | None,
-    train: Path | None, labels: Path | None, mean: str | None, softmax: bool, **flags: object,
+    train: Path | None, labels: Path | None, mean: str | None, **flags: object,
 ) -> None:  # fmt: skip
     """Write a model card, which defines a net's preprocessing and labels for `demitasse run`.
 
@@ -317,7 +317,7 @@ def card_command(
     weights, flags give what NET and --train do not define. The card names files relative to its
     folder; the model is loaded as a check.
     """
-    from demitasse.cli.card_builder import CardRequest, build_card
+    from demitasse.cli.card_builder import build_card
     from demitasse.cli.deployment import ready_files
     from demitasse.core.atomic import write_bytes
     from demitasse.inference.cards.card_file import CARD, ONNX, format_card
@@ -339,10 +339,15 @@ def card_command(
             }  # fmt: skip
             flags = derived | {key: value for key, value in flags.items() if value}
             train = train or net
-        request = CardRequest(
-            ready.net, ready.weights, known or "", train, labels, mean, softmax, flags
+        card, label_file = build_card(
+            ready.net,
+            ready.weights,
+            known=known,
+            train=train,
+            labels=labels,
+            mean=mean,
+            flags=flags,
         )
-        card, label_file = build_card(request)
         Predictor(card, device="numpy").net.close()
         card = replace(card, net=net, weights=weights)
         text = format_card(card, path.parent, label_file)
