@@ -48,7 +48,7 @@ State = dict[str, tuple[int, str, str]]
 
 
 class Gate:
-    """The process, from the side of the server; see ``main`` for timeout and most.
+    """Start and end the process, and serve what it hands over; ``main`` has timeout and most.
 
     ``state`` returns the answers to probes, and is called in a thread of its own.
     """
@@ -155,8 +155,8 @@ class _Client:
         self.path, self.is_head, self.keep = "", False, False
 
 
-class _Door:
-    """The process's loop; see ``main`` for the arguments."""
+class _AcceptLoop:
+    """Event loop of the process; see ``main`` for the arguments."""
 
     def __init__(self, sockets: Sequence[socket.socket], timeout: float, most: int) -> None:
         self._listener, self._handed, self._answers = sockets
@@ -346,4 +346,4 @@ def main(listener: float, handed: float, answers: float, timeout: float, most: f
     for number in (signal.SIGINT, signal.SIGTERM):  # the server decides when to end
         signal.signal(number, signal.SIG_IGN)
     sockets = [socket.socket(fileno=int(number)) for number in (listener, handed, answers)]
-    _Door(sockets, timeout, int(most)).run()
+    _AcceptLoop(sockets, timeout, int(most)).run()
