@@ -241,6 +241,7 @@ def test_parts_that_do_not_belong_together_are_not_joined(run):
             "demitasse card",
         ),
         ("stripes.caffemodel none -o out", 3, NO_SUCH_FILE),
+        ("stripes.caffemodel photos --weights other.caffemodel -o out", 3, "both weights"),
         ("model.toml none.png -o out", 3, "none.png"),
         ("model.toml none.npy -o out", 3, "none.npy"),
         ("model.toml train_lmdb photos -o out", 3, "database"),

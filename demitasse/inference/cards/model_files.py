@@ -98,18 +98,8 @@ def find_card(
         return read_card(file, overrides)
     if path.suffix == ONNX:
         return _onnx_card(path, card, overrides)
-    if path.suffix in WEIGHTS:
-        if overrides.weights:
-            message = f"{path} and {overrides.weights[0]} are both weights; name the net's prototxt"
-            raise ConfigError(message, code=ErrorCode.CONFLICT, field="weights")
-        return _published(_net_beside(path), [path], card, overrides)
-    if not overrides.weights:
-        message = (
-            f"{path} is a net without weights; give them with --weights (in Python: weights=), or "
-            "name a card (.toml) or a folder with one"
-        )
-        raise ConfigError(message, code=ErrorCode.MISSING, field="weights")
-    return _published(path, overrides.weights, card, overrides)
+    net, files = _net_and_weights(path, overrides.weights)
+    return _published(net, files, card, overrides)
 
 
 def find_model(source: Name, weights: Name | Sequence[Name] = ()) -> ModelFiles:
@@ -123,16 +113,31 @@ def find_model(source: Name, weights: Name | Sequence[Name] = ()) -> ModelFiles:
     if path.suffix == ONNX:
         has_card = any(is_file(one) for one in _cards_beside(path))
         return ModelFiles(path, files, find_card(path, files) if has_card or files else None)
-    if path.suffix in WEIGHTS and not files:
-        path, files = _net_beside(path), (path,)
-    known = recognize(files) if files else None
-    card = find_card(path, files) if known is not None or not files else None
-    return ModelFiles(path, files, card)
+    net, files = _net_and_weights(path, files)
+    known = recognize(files)
+    card = None if known is None else known.card(FileOverrides(net, files))
+    return ModelFiles(net, files, card)
 
 
 def _paths(names: Name | Sequence[Name]) -> tuple[Path, ...]:
     several = (names,) if isinstance(names, str | os.PathLike) else names
     return tuple(Path(one) for one in several)
+
+
+def _net_and_weights(path: Path, weights: Sequence[Path]) -> tuple[Path, tuple[Path, ...]]:
+    """Return the prototxt and the weights that ``path``, which is one of them, stands for."""
+    if path.suffix in WEIGHTS:
+        if weights:
+            message = f"{path} and {weights[0]} are both weights; name the net's prototxt"
+            raise ConfigError(message, code=ErrorCode.CONFLICT, field="weights")
+        return _net_beside(path), (path,)
+    if not weights:
+        message = (
+            f"{path} is a net without weights; give them with --weights (in Python: weights=), or "
+            "name a card (.toml) or a folder with one"
+        )
+        raise ConfigError(message, code=ErrorCode.MISSING, field="weights")
+    return path, tuple(weights)
 
 
 def _published(net: Path, weights: Sequence[Path], card: str, overrides: FileOverrides) -> Card:
