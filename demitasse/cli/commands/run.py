@@ -42,7 +42,7 @@ weights_files = option("--weights", "Weights of a net given as a prototxt.", FIL
 )  # fmt: skip
 @options.labels_option
 @option("--mean", "Subtract this mean image, .npy or .binaryproto.", FILE)
-@option("--top", "Show this many classes or objects. [default: 5]", POSITIVE)
+@option("--top", "Show this many classes or objects. [default: 5 classes, all objects]", POSITIVE)
 @option("--threshold", "Hide objects with lower scores. [default: the card's]", FloatRange(0, 1))
 @option("--batch", "Most images per forward pass.", POSITIVE, 16)
 @option("--every", "Step between the frames of videos and animations.", POSITIVE, 1)
