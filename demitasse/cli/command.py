@@ -25,6 +25,7 @@ from demitasse.cli.gflags import (
     drop_unused,
     expand_switches,
     normalize_name,
+    split_flags,
 )
 from demitasse.core.text import nearest
 
@@ -38,7 +39,7 @@ OLD_FLAGS = f"{__name__}.old_flags"
 """Key of the warnings about old flags in a context's ``meta``."""
 
 ARGUMENTS = f"{__name__}.arguments"
-"""Key of the arguments in a context's ``meta``, as they were given."""
+"""Key of the arguments in a context's ``meta``, spelled for click."""
 
 DEVICES = re.compile(r"\w+(:\w+)?(,\w+(:\w+)?)*")
 """Names of devices, with commas between them."""
@@ -101,12 +102,14 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Accept switches as gflags does, and old names of flags."""
+        args, rest = split_flags(args)
         args, ctx.meta[OLD_FLAGS] = current_flags(self.params, args)
         if ctx.info_name in CAFFE:
             args, unused = drop_unused(args, self.params)
             ctx.meta[OLD_FLAGS] += unused
-        ctx.meta[ARGUMENTS] = args
-        return super().parse_args(ctx, expand_switches(args, _switches(self)))
+        args = expand_switches(args, _switches(self)) + rest
+        ctx.meta[ARGUMENTS] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command: log to standard error, turn exceptions into exit codes."""
@@ -131,8 +134,7 @@ class Command(click.Command):
 
 def given_flags(ctx: click.Context, leave_out: Collection[str] = ()) -> list[str]:
     """Return the flags of a command line as words, e.g. to repeat them in another command."""
-    args = expand_switches(ctx.meta[ARGUMENTS], _switches(ctx.command))
-    found, _, _ = ctx.command.make_parser(ctx).parse_args(args)
+    found, _, _ = ctx.command.make_parser(ctx).parse_args(list(ctx.meta[ARGUMENTS]))
     words: list[str] = []
     for param in ctx.command.params:
         if not isinstance(param, click.Option) or param.name in {None, *leave_out}:

@@ -36,7 +36,7 @@ TRUE, FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
 
 def double_dashes(args: Sequence[str]) -> list[str]:
     """Spell flags for click, drop those of glog, and insert the flags of ``--flagfile``."""
-    args, rest = _split(args)
+    args, rest = split_flags(args)
     dashed = (f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in _from_files(args, set()))
     return [*(ONE_LETTER.sub(r"\1", arg) for arg in _without_glog(dashed)), *rest]
 
@@ -51,7 +51,7 @@ def _without_glog(args: Iterable[str]) -> Iterator[str]:
         number_follows = bool(found and found["number"] and not found["value"])
 
 
-def _split(args: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_flags(args: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return arguments, and those from a lone ``--`` on, which are never changed."""
     end = list(args).index("--") if "--" in args else len(args)
     return list(args[:end]), list(args[end:])
@@ -86,7 +86,6 @@ def drop_unused(
 
     The values of the flags are dropped, too.
     """
-    args, rest = _split(args)
     unused = CAFFE_FLAGS.difference(flag[2:] for one in params for flag in one.opts)
     out: list[str] = []
     warnings: list[str] = []
@@ -99,7 +98,7 @@ def drop_unused(
                 next(words, None)
         else:
             out.append(arg)
-    return out + rest, warnings
+    return out, warnings
 
 
 def expand_switches(args: Sequence[str], switches: Collection[str]) -> list[str]:
@@ -108,7 +107,6 @@ def expand_switches(args: Sequence[str], switches: Collection[str]) -> list[str]
     ``--shuffle=true``, ``--noshuffle`` and so on become ``--shuffle`` or nothing; the last counts.
     The names of the switches have underscores, and no dashes.
     """
-    args, rest = _split(args)
     on: dict[str, bool] = {}
     others = []
     for arg in args:
@@ -121,7 +119,7 @@ def expand_switches(args: Sequence[str], switches: Collection[str]) -> list[str]
             on[name.removeprefix("no")] = False
         else:
             others.append(arg)
-    return [f"--{name}" for name, wanted in on.items() if wanted] + others + rest
+    return [f"--{name}" for name, wanted in on.items() if wanted] + others
 
 
 def normalize_name(name: str) -> str:
@@ -148,7 +146,6 @@ def current_flags(
     """Replace old flags and old values by the present ones; return a warning for each, too."""
     renamed = [one for one in params if isinstance(one, RenamedOption)]
     options = {normalize_name(flag[2:]): one for one in renamed for flag in (one.old, *one.opts)}
-    args, rest = _split(args)
     out: list[str] = []
     warnings: list[str] = []
     before: RenamedOption | None = None
@@ -166,7 +163,7 @@ def current_flags(
             flag = new
         out.append(f"{flag}={_current_value(option, value, warnings)}" if equals else flag)
         before = None if equals else option
-    return out + rest, warnings
+    return out, warnings
 
 
 def _current_value(option: RenamedOption, value: str, warnings: list[str]) -> str:

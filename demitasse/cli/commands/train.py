@@ -342,11 +342,11 @@ def train_command(
             ) as solver,
         ):  # fmt: skip
             solver.on_snapshot.append(lambda weights, state: written.append(state))
-            goes_on = tolerant_run is not None and tolerant_run.state is not None
-            if resume is not None and not goes_on:
+            recovered = tolerant_run is not None and tolerant_run.state is not None
+            if resume is not None and not recovered:
                 begin = latest_snapshot(param.snapshot_prefix)
                 begin = begin if connected is None else connected.broadcast_object(begin)
-            if begin is not None and not goes_on:
+            if begin is not None and not recovered:
                 log.info("Resuming from %s", begin)
                 solver.restore(begin, force=force, exact=exact)
             first = connected is None or connected.rank == 0
