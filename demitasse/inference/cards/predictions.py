@@ -44,16 +44,17 @@ class Classes:
 
     def top(self, count: int = 5) -> list[tuple[str, float]]:
         """Return labels and scores of the best classes, best first."""
-        return [(_label(self.labels, i), float(self.scores[i])) for i in self._best(count)]
+        return [(label, score) for _, label, score in self._best(count)]
 
     def as_dict(self, top: int = 5) -> dict[str, object]:
         """Return the best classes for JSON."""
-        pairs = zip(self._best(top), self.top(top), strict=True)
-        best = [{"index": i, "label": label, "score": score} for i, (label, score) in pairs]
-        return {"classes": best}
+        best = self._best(top)
+        return {"classes": [{"index": i, "label": label, "score": s} for i, label, s in best]}
 
-    def _best(self, count: int) -> list[int]:
-        return [int(i) for i in np.argsort(-self.scores, kind="stable")[:count]]
+    def _best(self, count: int) -> list[tuple[int, str, float]]:
+        """Return index, label and score of the best classes, best first."""
+        best = np.argsort(-self.scores, kind="stable")[:count].tolist()
+        return [(i, _label(self.labels, i), float(self.scores[i])) for i in best]
 
 
 @dataclass(frozen=True)
