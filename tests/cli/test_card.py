@@ -70,6 +70,21 @@ def test_a_name_that_is_not_utf8_is_refused(run, flag):
 
 
 @pytest.mark.usefixtures("files")
+def test_a_card_has_the_input_and_the_softmax_of_the_flags(run):
+    text = Path("net.prototxt").read_text()
+    Path("net.prototxt").write_text(text.replace('"Softmax"', '"Sigmoid"'))
+
+    shown = run(
+        "card net.prototxt net.caffemodel --task classify --channels bgr --mean none "
+        "--input data --output ip --softmax"
+    )
+
+    assert shown.exit_code == 0
+    card = read_card(Path("model.toml"))
+    assert (card.input, card.outputs, card.softmax) == ("data", ("ip",), True)
+
+
+@pytest.mark.usefixtures("files")
 def test_a_card_is_written_and_runs(run):
     shown = run(
         "card net.prototxt net.caffemodel --channels bgr --mean 104,117,123 --scale 0.5 "
