@@ -17,6 +17,7 @@ from PIL import Image
 import demitasse as dm
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards import find_card, read_card
+from demitasse.inference.cards.model_files import find_model
 from demitasse.net import Net
 
 pytest.importorskip("onnx", reason="pip install 'demitasse[onnx]'")
@@ -143,6 +144,7 @@ def test_a_card_of_another_file_is_not_taken():
     assert find_card("other.onnx").net == Path("other.onnx")
     with expect_error(ConfigError, ErrorCode.MISSING, field="card"):
         find_card("model.onnx")
+    assert find_model("model.onnx").card is None
 
 
 def test_python_is_told_to_import_the_file(run):

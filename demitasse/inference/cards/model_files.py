@@ -97,7 +97,14 @@ def find_card(
             raise ConfigError(message, code=ErrorCode.NOT_FOUND, file=str(file))
         return read_card(file, overrides)
     if path.suffix == ONNX:
-        return _onnx_card(path, card, overrides)
+        found = _onnx_card(path, card, overrides)
+        if found is None:
+            message = (
+                f"{path} does not say how its images are prepared. Write a card: "
+                f"{command_line('card', path)}"
+            )
+            raise ConfigError(message, code=ErrorCode.MISSING, field="card")
+        return found
     net, files = _net_and_weights(path, overrides.weights)
     return _published(net, files, card, overrides)
 
@@ -111,8 +118,7 @@ def find_model(source: Name, weights: Name | Sequence[Name] = ()) -> ModelFiles:
         assert given.net is not None
         return ModelFiles(given.net, given.weights, given)
     if path.suffix == ONNX:
-        has_card = any(is_file(one) for one in _cards_beside(path))
-        return ModelFiles(path, files, find_card(path, files) if has_card or files else None)
+        return ModelFiles(path, (), _onnx_card(path, "", FileOverrides(weights=files)))
     net, files = _net_and_weights(path, files)
     known = recognize(files)
     card = None if known is None else known.card(FileOverrides(net, files))
@@ -158,27 +164,19 @@ def _published(net: Path, weights: Sequence[Path], card: str, overrides: FileOve
     raise ConfigError(message, code=ErrorCode.UNKNOWN, field="weights")
 
 
-def _cards_beside(model: Path) -> list[Path]:
-    return [model.with_suffix(".toml"), model.with_name(CARD)]
-
-
-def _onnx_card(model: Path, card: str, overrides: FileOverrides) -> Card:
-    """Return the card of an ONNX file: the published one, or one beside the file."""
+def _onnx_card(model: Path, card: str, overrides: FileOverrides) -> Card | None:
+    """Return the card of an ONNX file: the published one, or one beside the file, or None."""
     if overrides.weights:
         message = f"{model} has its own weights; omit {overrides.weights[0]}"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="weights")
     if card:
         return published_card(card).card(replace(overrides, net=model))
-    for path in _cards_beside(model):
+    for path in (model.with_suffix(".toml"), model.with_name(CARD)):
         if is_file(path):
             found = read_card(path, overrides)
             if found.net is not None and found.net.resolve() == model.resolve():
                 return found
-    message = (
-        f"{model} does not say how its images are prepared. Write a card: "
-        f"{command_line('card', model)}"
-    )
-    raise ConfigError(message, code=ErrorCode.MISSING, field="card")
+    return None
 
 
 def _net_beside(weights: Path) -> Path:
