@@ -7,7 +7,7 @@ import numpy as np
 
 from demitasse.core.paths import is_file, is_folder, read_text
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.databases.database import open_db
+from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.databases.hdf5 import Hdf5File
 from demitasse.io.data.images.codecs import IMAGES, Color, files_in, read_image
@@ -36,11 +36,7 @@ class Records:
     def __init__(self, path: Path, backend: str) -> None:
         self._path, self._database = path, open_db(path, backend)
         self._cursor, self._at = self._database.new_cursor(), 0
-        self.names = []
-        self._cursor.seek_to_first()
-        while self._cursor.valid():
-            self.names.append(self._cursor.key().decode("utf-8", "replace"))
-            self._cursor.next()
+        self.names = [key.decode("utf-8", "replace") for key, _ in records(self._cursor)]
         self._cursor.seek_to_first()
         found = (one for one in path.iterdir() if one.suffix in {".mdb", ".ldb", ".sst"})
         self.files = sorted(one for one in found if one.name != "lock.mdb")
