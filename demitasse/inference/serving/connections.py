@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 from demitasse.core.log import get_logger
 from demitasse.inference.serving.framing import (
     FAILED,
+    KEEP_ALIVE,
     MAX_HEAD,
     NO_HEAD,
     ChunkDecoder,
@@ -52,9 +53,6 @@ ROUND = 0.01
 LINGER = 2.0
 """Seconds in which input is discarded before a connection closes, so that the client reads the
 response first."""
-
-KEEP_ALIVE = 5.0
-"""Seconds that a connection may be idle after a response."""
 
 MAX_RESPONSE_TIMEOUTS = 20
 """Timeouts within which a client must have received a response."""

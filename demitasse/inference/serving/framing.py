@@ -29,6 +29,9 @@ MAX_CHUNK_LINE = 256
 MAX_OVERHEAD = 1 << 18
 """Bytes of chunk sizes and extensions that may exceed twice the data."""
 
+KEEP_ALIVE = 5.0
+"""Seconds that a connection may be idle after a response."""
+
 FAILED = "internal error; see the server's log"
 """Message to clients about errors whose cause only the log contains."""
 

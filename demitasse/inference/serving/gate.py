@@ -21,7 +21,7 @@ from contextlib import suppress
 
 from demitasse.core.log import get_logger
 from demitasse.inference.serving.codec import module_command
-from demitasse.inference.serving.framing import HTTPError, parse_head
+from demitasse.inference.serving.framing import KEEP_ALIVE, HTTPError, parse_head
 
 log = get_logger(__name__)
 
@@ -30,9 +30,6 @@ MAX_PROBE = 4096
 
 MAX_ACCEPTED = 32
 """Connections that are accepted in one round."""
-
-KEEP_ALIVE = 5.0
-"""Seconds that a connection may be idle after a probe."""
 
 STATE_TIMEOUT = 0.05
 """Seconds that an answer waits for the server's present state; then the last one is used."""
@@ -82,14 +79,17 @@ class Gate:
     def open(self, protocol: Callable[[], asyncio.Protocol]) -> None:
         """Serve the connections that the process hands over, each by a protocol."""
         self._protocol = protocol
-        handed = self._sockets[0]
-        asyncio.get_running_loop().add_reader(handed, self._receive, handed)
+        self._watch()
         self._live()
 
     def close(self) -> None:
         """End the process, so that no more connections are accepted."""
         self._closed = True
         self._end()
+
+    def _watch(self) -> None:
+        handed = self._sockets[0]
+        asyncio.get_running_loop().add_reader(handed, self._receive, handed)
 
     def _receive(self, handed: socket.socket) -> None:
         """Serve connections that were handed over; start the process again if it has ended."""
@@ -105,8 +105,7 @@ class Gate:
                 if not self._closed:
                     log.error("The process that accepts connections ended, and is started again")
                     self.start()
-                    handed = self._sockets[0]
-                    asyncio.get_running_loop().add_reader(handed, self._receive, handed)
+                    self._watch()
                 return
             loop = asyncio.get_running_loop()
             for number in numbers:
