@@ -21,9 +21,9 @@ from demitasse.inference.cards.model_files import WEIGHTS, ModelFiles
 from demitasse.inference.cards.predictor import Predictor, has_inputs
 from demitasse.inference.cards.preprocessing import training_preprocess
 from demitasse.interop.deploy import DeployNet, deploy_net
-from demitasse.io.data.databases.database import open_db
+from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
-from demitasse.io.proto import Datum, LayerParameter, write_text
+from demitasse.io.proto import AnnotatedDatum, Datum, LayerParameter, write_text
 from demitasse.io.weights.load import load_files
 from demitasse.net import Net
 
@@ -200,10 +200,16 @@ def _record_size(source: LayerParameter, folder: Path) -> tuple[int, int] | None
             closing(open_db(resolve_path(p.source, folder), backend)) as database,
             closing(database.new_cursor()) as cursor,
         ):
-            shape = datum_to_array(Datum.FromString(bytes(cursor.value()))).shape
+            _, value = next(records(cursor), (b"", b""))
+            annotated = source.type == "AnnotatedData"
+            content = bytes(value)
+            datum = (
+                AnnotatedDatum.FromString(content).datum if annotated else Datum.FromString(content)
+            )
+            _, height, width = datum_to_array(datum).shape
     except (DemitasseError, OSError, ValueError):
         return None
-    return shape[1], shape[2]
+    return (height, width) if height else None
 
 
 def _targets(

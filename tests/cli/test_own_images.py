@@ -478,6 +478,25 @@ def test_a_training_net_is_served(start):
     assert "http://" in server.stdout.readline()
 
 
+@pytest.mark.usefixtures("photos")
+def test_the_card_of_a_net_with_annotated_data_has_the_size_of_the_records(run):
+    files = sorted(path.relative_to("photos").as_posix() for path in Path("photos").rglob("*.*"))
+    Path("list.txt").write_text("".join(f"{file} {i % 3}\n" for i, file in enumerate(files)))
+    made = run("convert_annoset photos/ list.txt data --resize_height 16 --resize_width 18")
+    assert made.exit_code == 0, made.stderr
+    text = DATA.replace("MEAN", "").replace('"Data"', '"AnnotatedData"') + TAILS["softmax"][0]
+    text = text.replace("data/train_lmdb", "data").replace("data/test_lmdb", "data")
+    Path("train_val.prototxt").write_text(text)
+    with Net("train_val.prototxt", "TEST", device="numpy") as net:
+        net.save("w.caffemodel")
+
+    shown = run("deploy train_val.prototxt --weights w.caffemodel -o model")
+
+    assert shown.exit_code == 0, shown.stderr
+    how = read_card(Path("model/model.toml")).preprocess
+    assert (how.size, how.crop) == ((16, 18), (14, 14))
+
+
 @pytest.mark.usefixtures("training_net")
 @pytest.mark.parametrize("command", ["run NET photos", "predict NET photos -o mine", "serve NET"])
 def test_a_training_net_without_its_data_names_the_command_that_takes_a_shape(run, command):
