@@ -49,11 +49,16 @@ class Records:
         while self._at < index:
             self._cursor.next()
             self._at += 1
+        place, name = str(self._path), self.names[index]
         try:
-            return datum_to_array(Datum.FromString(bytes(self._cursor.value())), color)
+            array = datum_to_array(Datum.FromString(bytes(self._cursor.value())), color)
         except (ValueError, DataError) as error:  # protobuf's error is a ValueError
-            message, place = getattr(error, "message", str(error)), str(self._path)
-            raise DataError(message, place, self.names[index], code=ErrorCode.CORRUPT) from None
+            message = getattr(error, "message", str(error))
+            raise DataError(message, place, name, code=ErrorCode.CORRUPT) from None
+        if not array.size:
+            message = "the record has no values; a record must be a Datum, not an AnnotatedDatum"
+            raise DataError(message, place, name, code=ErrorCode.CORRUPT)
+        return array
 
 
 class Arrays:
