@@ -478,6 +478,32 @@ def test_a_training_net_is_served(start):
     assert "http://" in server.stdout.readline()
 
 
+def test_the_card_of_a_net_with_dense_image_data_has_its_size_and_crop(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train_val.prototxt").write_text("""
+        layer { name: "data" type: "DenseImageData" top: "data" top: "label"
+          transform_param { scale: 0.5 }
+          dense_image_data_param { source: "list.txt" batch_size: 1 new_height: 16 new_width: 12
+            crop_height: 8 crop_width: 10 } }
+        layer { name: "score" type: "Convolution" bottom: "data" top: "score"
+          convolution_param { num_output: 2 kernel_size: 1 } }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" }""")
+    for name in ("image.png", "label.png"):
+        pixels = np.zeros((20, 20, 3) if name == "image.png" else (20, 20), np.uint8)
+        Image.fromarray(pixels).save(name)
+    Path("list.txt").write_text("image.png label.png\n")
+    with Net("train_val.prototxt", "TEST", device="numpy") as net:
+        net.save("w.caffemodel")
+
+    shown = run("deploy train_val.prototxt --weights w.caffemodel -o model")
+
+    assert shown.exit_code == 0, shown.stderr
+    card = read_card(Path("model/model.toml"))
+    how = card.preprocess
+    assert (card.task, how.size, how.crop, how.scale) == ("segment", (16, 12), (8, 10), (0.5,))
+    assert run("run model image.png").exit_code == 0
+
+
 @pytest.mark.usefixtures("photos")
 def test_the_card_of_a_net_with_annotated_data_has_the_size_of_the_records(run):
     files = sorted(path.relative_to("photos").as_posix() for path in Path("photos").rglob("*.*"))

@@ -206,13 +206,16 @@ def training_preprocess(net: Path) -> TrainingPreprocess | None:
     message = read_net(net).message
     tested, _ = filter_phase(message, "TEST", message.state.level, ())
     for layer in (*tested.layer, *message.layer):
-        if layer.bottom or not layer.HasField("transform_param"):
+        dense = layer.type == "DenseImageData"
+        if layer.bottom or not (dense or layer.HasField("transform_param")):
             continue
-        p, images = layer.transform_param, layer.image_data_param
+        p, pairs = layer.transform_param, layer.dense_image_data_param
+        images = pairs if dense else layer.image_data_param
         size: tuple[int, ...] = (images.new_height, images.new_width)
         if p.HasField("resize_param"):
             size = (p.resize_param.height, p.resize_param.width)
-        crop = (p.crop_h, p.crop_w) if p.crop_h and p.crop_w else (p.crop_size, p.crop_size)
+        crops = ((pairs.crop_height, pairs.crop_width), (p.crop_h, p.crop_w))
+        crop = next(filter(all, crops), (p.crop_size, p.crop_size))
         return TrainingPreprocess(
             mean=tuple(map(_as_written, p.mean_value)), mean_file=p.mean_file,
             scale=_as_written(p.scale), crop=crop if all(crop) else (),
