@@ -188,10 +188,15 @@ def _derived_card(
 
 
 def _record_size(source: LayerParameter, folder: Path) -> tuple[int, int] | None:
-    """Return height and width of a database's first image; None if it cannot be read."""
-    if source.type not in {"Data", "AnnotatedData"} or source.transform_param.HasField(
-        "resize_param"
-    ):
+    """Return height and width of the first image of a data layer; None if it cannot be read."""
+    if source.transform_param.HasField("resize_param"):
+        return None
+    if source.type == "ImageData":
+        from demitasse.lint.data_rules import sample_data
+
+        shape = sample_data(source, folder).shape
+        return None if shape is None else (shape[1], shape[2])
+    if source.type not in {"Data", "AnnotatedData"}:
         return None
     try:
         p = source.data_param

@@ -504,6 +504,30 @@ def test_the_card_of_a_net_with_dense_image_data_has_its_size_and_crop(run, tmp_
     assert run("run model image.png").exit_code == 0
 
 
+def test_the_card_of_a_net_prepares_an_image_as_its_image_data_does(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train_val.prototxt").write_text("""
+        layer { name: "data" type: "ImageData" top: "data" top: "label"
+          transform_param { crop_size: 12 scale: 0.5 mean_value: 10 }
+          image_data_param { source: "list.txt" batch_size: 1 } }
+        layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+          inner_product_param { num_output: 2 } }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" }""")
+    pixels = np.random.default_rng(5).integers(0, 256, (20, 26, 3), np.uint8)
+    Image.fromarray(pixels).save("image.png")
+    Path("list.txt").write_text("image.png 0\n")
+    with Net("train_val.prototxt", "TEST", device="numpy") as net:
+        net.save("w.caffemodel")
+        net.forward()
+        expected = net.blobs["data"].cpu_data()[0].copy()
+
+    shown = run("deploy train_val.prototxt --weights w.caffemodel -o model")
+
+    assert shown.exit_code == 0, shown.stderr
+    model = load_model("model", device="numpy")
+    np.testing.assert_array_equal(model.prepare(model.pixels("image.png")).values, expected)
+
+
 @pytest.mark.usefixtures("photos")
 def test_the_card_of_a_net_with_annotated_data_has_the_size_of_the_records(run):
     files = sorted(path.relative_to("photos").as_posix() for path in Path("photos").rglob("*.*"))
