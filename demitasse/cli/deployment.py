@@ -171,7 +171,10 @@ def _derived_card(
     flags: dict[str, object] = {"channels": "gray" if dims[1] == 1 else "bgr", "output": [name]}
     is_map = len(shape) == 4 and max(shape[2:]) > 1
     flags["task"] = "features" if kind != "Softmax" else "segment" if is_map else "classify"
-    has_transform = training_preprocess(train) is not None
+    try:
+        has_transform = training_preprocess(train) is not None
+    except ConfigError as error:
+        return None, error.message
     size = _record_size(source, train.parent)
     if size and list(size) != dims[2:]:
         flags["size"] = f"{size[0]},{size[1]}"

@@ -529,6 +529,25 @@ def test_the_card_of_a_net_prepares_an_image_as_its_image_data_does(run, tmp_pat
 
 
 @pytest.mark.usefixtures("photos")
+@pytest.mark.parametrize("mode", ["FIT_SMALL_SIZE", "FIT_LARGE_SIZE_AND_PAD"])
+def test_a_net_whose_images_no_card_can_prepare_gets_no_card(run, mode):
+    assert run("dataset photos data --size 16x18").exit_code == 0
+    resize = f"resize_param {{ height: 15 width: 15 resize_mode: {mode} }}"
+    text = DATA.replace("MEAN", resize) + TAILS["softmax"][0]
+    Path("train_val.prototxt").write_text(text)
+    with Net("train_val.prototxt", "TEST", device="numpy") as net:
+        net.save("w.caffemodel")
+
+    shown = run("deploy train_val.prototxt --weights w.caffemodel -o model")
+    card = run("card model/deploy.prototxt w.caffemodel --task classify --train train_val.prototxt")
+
+    assert shown.exit_code == 0, shown.stderr
+    assert f"no model card: resize_mode {mode} of layer 'data'" in shown.stdout
+    assert not Path("model/model.toml").exists()
+    failed_with(card, 3, ErrorCode.UNSUPPORTED, field="resize_mode")
+
+
+@pytest.mark.usefixtures("photos")
 def test_the_card_of_a_net_with_annotated_data_has_the_size_of_the_records(run):
     files = sorted(path.relative_to("photos").as_posix() for path in Path("photos").rglob("*.*"))
     Path("list.txt").write_text("".join(f"{file} {i % 3}\n" for i, file in enumerate(files)))

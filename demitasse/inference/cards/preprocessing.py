@@ -12,7 +12,7 @@ from demitasse.inference.cards.card import CHANNELS, COMPLETED, MAX_AREA, MAX_SI
 from demitasse.io.data.images.colors import bgr_to_gray, bgr_to_lab, bgr_to_luma
 from demitasse.io.data.images.resize import resize_bicubic, resize_image
 from demitasse.io.data.transform.mean import read_mean
-from demitasse.io.proto import read_net
+from demitasse.io.proto import ResizeParameter, read_net
 from demitasse.io.weights.npz import read_npy
 
 
@@ -202,7 +202,11 @@ class TrainingPreprocess:
 
 
 def training_preprocess(net: Path) -> TrainingPreprocess | None:
-    """Return the preprocessing of a net's data layer, preferably of phase TEST, or None."""
+    """Return the preprocessing of a net's data layer, preferably of phase TEST, or None.
+
+    Raises:
+        ConfigError: The layer resizes images as no card does.
+    """
     message = read_net(net).message
     tested, _ = filter_phase(message, "TEST", message.state.level, ())
     for layer in (*tested.layer, *message.layer):
@@ -214,6 +218,10 @@ def training_preprocess(net: Path) -> TrainingPreprocess | None:
         size: tuple[int, ...] = (images.new_height, images.new_width)
         if p.HasField("resize_param"):
             size = (p.resize_param.height, p.resize_param.width)
+            mode = ResizeParameter.Resize_mode.Name(p.resize_param.resize_mode)
+            if mode != "WARP":
+                text = f"resize_mode {mode} of layer {layer.name!r} has no equal in a card"
+                raise ConfigError(text, code=ErrorCode.UNSUPPORTED, field="resize_mode")
         crops = ((pairs.crop_height, pairs.crop_width), (p.crop_h, p.crop_w))
         crop = next(filter(all, crops), (p.crop_size, p.crop_size))
         return TrainingPreprocess(
