@@ -18,19 +18,11 @@ def build_card(
     net: Path, weights: Sequence[Path], *, known: str | None = None, train: Path | None = None,
     labels: Path | None = None, mean: Path | str | None = None, flags: Values,
 ) -> tuple[Card, Path | None]:  # fmt: skip
-    """Build a card from files and flags of the command ``card``.
+    """Return the card, and the file of its labels; None if the card lists the labels.
 
-    Args:
-        net: The prototxt of the net.
-        weights: Files of weights.
-        known: Name of a published card to start from.
-        train: Prototxt of the training net.
-        labels: File of labels.
-        mean: A file; or a text: numbers, the name of a file, or "none".
-        flags: The other flags by name; empty values are as if not given.
-
-    Returns:
-        The card, and the file of its labels; None if the card lists the labels.
+    ``known`` names a published card to start from; ``train`` is the prototxt of the training.
+    ``mean`` is a file, or a text: numbers, the name of a file, or "none". ``flags`` are the other
+    flags of the command ``card``; empty values are as if not given.
     """
     message = read_net(net).message
     published = published_card(known) if known else recognize(weights)

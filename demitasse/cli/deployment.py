@@ -199,7 +199,9 @@ def _record_size(source: LayerParameter, folder: Path) -> tuple[int, int] | None
 
         shape = sample_data(source, folder).shape
         return None if shape is None else (shape[1], shape[2])
-    if source.type not in {"Data", "AnnotatedData"}:
+    kinds: dict[str, type[Datum | AnnotatedDatum]]
+    kinds = {"Data": Datum, "AnnotatedData": AnnotatedDatum}
+    if source.type not in kinds:
         return None
     try:
         p = source.data_param
@@ -209,11 +211,8 @@ def _record_size(source: LayerParameter, folder: Path) -> tuple[int, int] | None
             closing(database.new_cursor()) as cursor,
         ):
             _, value = next(records(cursor), (b"", b""))
-            annotated = source.type == "AnnotatedData"
-            content = bytes(value)
-            datum = (
-                AnnotatedDatum.FromString(content).datum if annotated else Datum.FromString(content)
-            )
+            record = kinds[source.type].FromString(bytes(value))
+            datum = record.datum if isinstance(record, AnnotatedDatum) else record
             _, height, width = datum_to_array(datum).shape
     except (DemitasseError, OSError, ValueError):
         return None
