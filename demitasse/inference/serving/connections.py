@@ -136,11 +136,8 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, app: App, scheduler: Scheduler | None = None) -> None:
-        self._app, self._scheduler, self._timeout = (
-            app,
-            scheduler or Scheduler(),
-            app.limits.timeout,
-        )
+        self._app, self._timeout = app, app.limits.timeout
+        self._scheduler = scheduler or Scheduler()
         self.loop = asyncio.get_running_loop()
         self.waiting, self._writable = False, asyncio.Event()
         self._writable.set()
