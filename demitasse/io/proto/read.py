@@ -165,15 +165,20 @@ def read_solver_params(path: PathLike, *, ignore_unknown_fields: bool = False) -
         _log_notes(upgrade_solver(solver), source)
     except PrototxtError as error:
         raise error.at(source) from None
+    prefix = solver.snapshot_prefix
     if not solver.HasField("snapshot_prefix"):
-        try:
-            solver.snapshot_prefix = os.fspath(file.with_suffix(""))
-        except UnicodeEncodeError:
-            message = "got a file name that is no UTF-8 for snapshot_prefix; set snapshot_prefix"
-            field, code = "snapshot_prefix", ErrorCode.INVALID
-            raise PrototxtError(message, source, code=code, field=field) from None
-    elif solver.snapshot_prefix and is_folder(solver.snapshot_prefix):
-        solver.snapshot_prefix = os.fspath(Path(solver.snapshot_prefix) / file.stem)
+        prefix = os.fspath(file.with_suffix(""))
+    elif prefix and is_folder(prefix):
+        prefix = os.fspath(Path(prefix) / file.stem)
+    try:
+        solver.snapshot_prefix = prefix
+    except UnicodeEncodeError:
+        message = (
+            "got a file name that is no UTF-8 for snapshot_prefix; set snapshot_prefix to a path "
+            "that is no folder"
+        )
+        field, code = "snapshot_prefix", ErrorCode.INVALID
+        raise PrototxtError(message, source, code=code, field=field) from None
     return solver
 
 

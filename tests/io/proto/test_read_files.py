@@ -178,9 +178,10 @@ def test_without_a_prefix_snapshots_are_named_after_the_solver_file(file):
 
 
 @needs("names of any bytes")
-def test_a_solver_file_whose_name_is_no_utf8_needs_a_prefix(tmp_path):
+@pytest.mark.parametrize("prefix", ["", "snapshot_prefix: '{}'"], ids=["none", "folder"])
+def test_a_solver_file_whose_name_is_no_utf8_needs_a_prefix(tmp_path, prefix):
     path = tmp_path / os.fsdecode(b"caf\xe9.prototxt")
-    path.write_text("max_iter: 1")
+    path.write_text(f"max_iter: 1 {prefix.format(tmp_path.as_posix())}")
 
     with expect_error(PrototxtError, ErrorCode.INVALID, field="snapshot_prefix"):
         read_solver_params(path)
