@@ -86,3 +86,9 @@ def test_a_label_may_be_a_class_a_number_or_several(label, stored):
 
 def test_lists_are_arrays():
     assert array_to_datum([[[1.5, 2]]], 1).float_data == [1.5, 2]
+
+
+@pytest.mark.parametrize("label", ["cat", {}, 1 << 40, [1, "a"], [[1, 2], [3, 4]]])
+def test_a_label_that_is_no_number_is_refused(label):
+    with expect_error(DataError, ErrorCode.INVALID, field="label"):
+        array_to_datum(np.zeros((1, 2, 2), np.uint8), label)

@@ -61,6 +61,11 @@ def test_what_is_no_idx_file_is_refused(tmp_path, content, code):
         read_idx(tmp_path / "bad")
 
 
+def test_a_missing_idx_file_is_not_found(tmp_path):
+    with expect_error(DataError, ErrorCode.NOT_FOUND, mentions="none"):
+        read_idx(tmp_path / "none")
+
+
 def test_a_split_is_read(folder):
     images, labels = read_mnist(folder, "test")
 

@@ -68,7 +68,7 @@ def array_to_datum(array: np.ndarray, label: int | float | Sequence[float] | Non
             datum.label = int(label)
         elif label is not None:
             datum.labels.extend(np.atleast_1d(np.asarray(label, np.float32)).tolist())
-    except ValueError:
+    except (TypeError, ValueError):
         message = f"got the label {label!r}, expected a 32-bit integer, or one or more numbers"
         raise DataError(message, code=ErrorCode.INVALID, field="label") from None
     return datum

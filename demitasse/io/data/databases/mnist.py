@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import reason_of, regular_file
+from demitasse.core.paths import code_of, reason_of, regular_file
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.writing import write_database
 
@@ -50,7 +50,8 @@ def read_idx(path: Path) -> np.ndarray:
             content = file.read(size + 1)
     except (OSError, EOFError, struct.error, zlib.error) as error:
         message = f"cannot be read as an idx file: {reason_of(error, path)}"
-        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
+        code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
+        raise DataError(message, str(path), code=code) from error
     if len(content) != size:
         more = "more than that" if len(content) > size else str(len(content))
         message = f"the file declares {shape} = {size} bytes, but has {more}"
