@@ -69,10 +69,18 @@ class Curve:
     style: int | None = None  # its index, 0 is solid; None for solid while there are new colours
 
 
-def has_format(path: Path, figure: Figure | None = None) -> bool:
-    """Return whether a figure, by default of any chart, is written to files with this extension."""
-    figure = Chart((), "")._figure(NARROW)[0] if figure is None else figure
-    return path.suffix[1:] in figure.canvas.get_supported_filetypes()
+def has_format(path: Path) -> bool:
+    """Return True if charts can be written to files with this extension."""
+    return path.suffix[1:] in _new_figure(NARROW).canvas.get_supported_filetypes()
+
+
+def _new_figure(size: tuple[float, float]) -> Figure:
+    """Return an empty figure of a width and height in inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise missing_extra(DemitasseError, "drawing charts", "Matplotlib", "plot") from None
+    return Figure(figsize=size, layout="constrained", dpi=POINTS)
 
 
 @dataclass(frozen=True)
@@ -104,23 +112,20 @@ class Chart:
         """Write the chart to a file; the extension sets the format (.svg, .png, .pdf)."""
         from demitasse.core.atomic import atomic_write
 
-        figure, _ = self._figure(WIDE)
-        if not has_format(path, figure):
+        if not has_format(path):
             message = f"got the extension {path.suffix!r}, expected e.g. .svg or .png"
             raise DemitasseError(message, code=ErrorCode.UNSUPPORTED, got=path.suffix)
+        figure, _ = self._figure(WIDE)
         with atomic_write(path) as file:
             _save(figure, file, path.suffix[1:], facecolor="white", dpi=100)
 
     def _figure(self, size: tuple[float, float]) -> tuple[Figure, Axes]:
-        try:
-            import matplotlib as mpl
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise missing_extra(DemitasseError, "drawing charts", "Matplotlib", "plot") from None
+        figure = _new_figure(size)
+        import matplotlib as mpl
+
         inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
         rules: dict[Any, Any] = {"font.size": 9} | dict.fromkeys(inks, INK)
         with mpl.rc_context(rules):
-            figure = Figure(figsize=size, layout="constrained", dpi=POINTS)
             axes = figure.add_subplot()
             lines = [self._plot(axes, curve, number) for number, curve in enumerate(self.curves)]
             if self.limit is not None:
