@@ -11,7 +11,8 @@ import numpy as np
 
 from demitasse.core.atomic import atomic_write
 from demitasse.errors import DataError, ErrorCode, NetError
-from demitasse.io.proto.zero_copy import Pieces, with_field
+from demitasse.io.proto.write import Pieces
+from demitasse.io.proto.zero_copy import with_field
 from demitasse.testing.reference.onnx import onnx_library
 
 if TYPE_CHECKING:

@@ -1,13 +1,21 @@
 """Writing of text and binary messages, atomically."""
 
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
 from google.protobuf.message import EncodeError, Message
 
-from demitasse.core.atomic import write_bytes
+from demitasse.core.atomic import atomic_write, write_bytes
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto.wire_format import LARGEST
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+Pieces = list[bytes | memoryview]
+"""Parts of a message, in order; a memoryview is the memory of an array, as a row of bytes."""
 
 
 def text_of(message: Message) -> str:
@@ -36,7 +44,18 @@ def write_binary(path: str | os.PathLike[str], message: Message) -> None:
     except EncodeError as error:
         reason = str(error)
         raise WeightsError(reason, code=ErrorCode.MISSING).at(os.fspath(path)) from error
-    if len(encoded) > LARGEST:
-        reason = f"got {len(encoded)} bytes, expected at most 2 GiB (protobuf); write HDF5 instead"
-        raise WeightsError(reason, code=ErrorCode.LIMIT, got=len(encoded)).at(os.fspath(path))
-    write_bytes(path, encoded)
+    write_pieces(path, [encoded])
+
+
+def write_pieces(
+    path: str | os.PathLike[str],
+    pieces: Sequence[bytes | memoryview],
+    hashed: "_Hash | None" = None,
+) -> None:
+    """Write the pieces of a message of at most 2 GiB, atomically; update a hash by the bytes."""
+    size = sum(map(len, pieces))
+    if size > LARGEST:
+        reason = f"got {size} bytes, expected at most 2 GiB (protobuf); write HDF5 instead"
+        raise WeightsError(reason, code=ErrorCode.LIMIT, got=size).at(os.fspath(path))
+    with atomic_write(path, hashed) as file:
+        file.writelines(pieces)

@@ -9,15 +9,14 @@ Source: Caffe, ``src/caffe/blob.cpp`` (FromProto, ToProto).
 """
 
 import os
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.internal.containers import RepeatedScalarFieldContainer as Scalars
 from google.protobuf.message import Message
 
-from demitasse.core.atomic import atomic_write
 from demitasse.errors import DemitasseError, ErrorCode, WeightsError
 from demitasse.io.proto.caffe_pb2 import (
     BlobProto,
@@ -28,13 +27,10 @@ from demitasse.io.proto.caffe_pb2 import (
     V1LayerParameter,
 )
 from demitasse.io.proto.read_binary import FileView, OpenFile, open_binary, parsed
-from demitasse.io.proto.wire_format import LARGEST, LENGTH, fields, length_prefix, payloads
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
+from demitasse.io.proto.wire_format import LENGTH, fields, length_prefix, payloads
+from demitasse.io.proto.write import Pieces
 
 Floats = npt.NDArray[Any]  # float32 or float64
-Pieces = list[bytes | memoryview]
 
 NAMES = (("double_data", "data"), ("double_diff", "diff"))  # fields of values, and of gradients
 
@@ -297,7 +293,7 @@ def blob_pieces(data: npt.NDArray[Any], diff: npt.NDArray[Any] | None = None) ->
 
 def field_pieces(number: int, pieces: Pieces) -> Pieces:
     """Return a message as field ``number`` of an outer message."""
-    return [length_prefix(number, sum(map(_size, pieces))), *pieces]
+    return [length_prefix(number, sum(map(len, pieces))), *pieces]
 
 
 def with_field(message: Message, number: int, values: Sequence[Pieces]) -> Pieces:
@@ -312,23 +308,3 @@ def with_field(message: Message, number: int, values: Sequence[Pieces]) -> Piece
     for value in values:
         pieces += field_pieces(number, value)
     return [*pieces, high.SerializePartialToString()]
-
-
-def write_pieces(
-    path: str | os.PathLike[str],
-    pieces: Iterable[bytes | memoryview],
-    hashed: "_Hash | None" = None,
-) -> None:
-    """Write the pieces of a message of at most 2 GiB, atomically; update a hash by the bytes."""
-    parts = list(pieces)
-    size = sum(map(_size, parts))
-    if size > LARGEST:
-        reason = f"got {size} bytes, expected at most 2 GiB (protobuf); write HDF5 instead"
-        raise WeightsError(reason, code=ErrorCode.LIMIT, got=size).at(os.fspath(path))
-    with atomic_write(path, hashed) as file:
-        for part in parts:
-            file.write(part)
-
-
-def _size(piece: bytes | memoryview) -> int:
-    return piece.nbytes if isinstance(piece, memoryview) else len(piece)

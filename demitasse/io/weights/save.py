@@ -17,7 +17,8 @@ from demitasse.blob import Blob
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.graph import Param
 from demitasse.io.proto import LayerParameter, NetParameter
-from demitasse.io.proto.zero_copy import Pieces, blob_pieces, field_pieces, with_field, write_pieces
+from demitasse.io.proto.write import Pieces, write_pieces
+from demitasse.io.proto.zero_copy import blob_pieces, field_pieces, with_field
 from demitasse.io.weights.formats import write_weights
 from demitasse.io.weights.hdf5 import need_own_names, write_hdf5_weights
 

@@ -26,13 +26,8 @@ from demitasse.io.proto import (
     stored_shape,
 )
 from demitasse.io.proto.read_binary import parse_message
-from demitasse.io.proto.zero_copy import (
-    Arrays,
-    blob_pieces,
-    read_message_arrays,
-    with_field,
-    write_pieces,
-)
+from demitasse.io.proto.write import write_pieces
+from demitasse.io.proto.zero_copy import Arrays, blob_pieces, read_message_arrays, with_field
 from demitasse.io.weights.hdf5 import is_hdf5, new_hdf5, open_hdf5
 
 RESUME = "demitasse_resume"

@@ -15,9 +15,10 @@ from demitasse.io.proto import (
     SolverState,
     parse_text,
     set_floats,
-    zero_copy,
+    write,
 )
-from demitasse.io.proto.zero_copy import blob_pieces, field_pieces, with_field, write_pieces
+from demitasse.io.proto.write import write_pieces
+from demitasse.io.proto.zero_copy import blob_pieces, field_pieces, with_field
 
 
 def blob_of(data, diff=None):
@@ -116,7 +117,7 @@ def test_nets(tmp_path, dtype, write_diff, backend):
 
 
 def test_what_protobuf_could_not_read_back_is_refused_before_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(zero_copy, "LARGEST", 10)
+    monkeypatch.setattr(write, "LARGEST", 10)
     (tmp_path / "w").write_bytes(b"old")
 
     with expect_error(WeightsError, ErrorCode.LIMIT, mentions="11"):
