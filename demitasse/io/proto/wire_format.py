@@ -29,15 +29,15 @@ def payloads(encoded: bytes, wanted: int) -> Iterator[memoryview]:
     view = memoryview(encoded)
     at = depth = 0
     while at < len(view):
-        tag, at = _read_varint(view, at)
+        tag, at = read_varint(view, at)
         number, kind = tag >> 3, tag & 7
         if kind == LENGTH:
-            length, at = _read_varint(view, at)
+            length, at = read_varint(view, at)
             if number == wanted and depth == 0:
                 yield view[at : at + length]
             at += length
         elif kind == VARINT:
-            _, at = _read_varint(view, at)
+            _, at = read_varint(view, at)
         elif kind in (GROUP, GROUP_END):
             depth += 1 if kind == GROUP else -1
         else:
@@ -50,14 +50,14 @@ def fields(view: Bytes) -> Iterator[tuple[int, int, int, int, int]]:
     while at < len(view):
         start = at
         try:
-            tag, at = _read_varint(view, at)
+            tag, at = read_varint(view, at)
             number, kind = tag >> 3, tag & 7
             body = at
             if kind == LENGTH:
-                length, body = _read_varint(view, at)
+                length, body = read_varint(view, at)
                 at = body + length
             elif kind == VARINT:
-                _, at = _read_varint(view, at)
+                _, at = read_varint(view, at)
             elif kind in (FIXED64, FIXED32):
                 at += 8 if kind == FIXED64 else 4
             else:
@@ -81,7 +81,11 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(view: Bytes, at: int) -> tuple[int, int]:
+def read_varint(view: Bytes, at: int) -> tuple[int, int]:
+    """Return the number of a varint at an offset, and the offset behind; inverse of ``varint``.
+
+    A number beyond the end is an IndexError, one of more than ten bytes a ValueError.
+    """
     value = shift = 0
     while shift < 70:
         byte = view[at]
@@ -132,13 +136,13 @@ def memory_cost(encoded: bytes, kind: Any, most: int) -> int:
                 tag = encoded[at]
                 at += 1
                 if tag > 0x7F:
-                    tag, at = _read_varint(encoded, at - 1)
+                    tag, at = read_varint(encoded, at - 1)
                 wire = tag & 7
                 if wire == LENGTH:
                     length = encoded[at]
                     at += 1
                     if length > 0x7F:
-                        length, at = _read_varint(encoded, at - 1)
+                        length, at = read_varint(encoded, at - 1)
                     found = inner.get(tag >> 3) if not groups else None
                     if found is not None:
                         cost += found[1]

@@ -31,7 +31,7 @@ import numpy as np
 from demitasse.core.atomic import write_bytes
 from demitasse.core.paths import read_bytes, regular_file
 from demitasse.io.data.databases.database import DamagedError, check
-from demitasse.io.proto.wire_format import varint
+from demitasse.io.proto.wire_format import read_varint, varint
 
 LOG_BLOCK = 32 * 1024
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
@@ -92,16 +92,12 @@ class _Bytes:
         return part
 
     def varint(self) -> int:
-        value = shift = 0
-        while True:
-            (byte,) = self.take(1)
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 63:
-                message = "a number is longer than 64 bits"
-                raise DamagedError(message)
+        try:
+            value, self.at = read_varint(self.content, self.at)
+        except (IndexError, ValueError) as error:
+            message = "a number does not end"
+            raise DamagedError(message) from error
+        return value
 
     def counted(self) -> bytes:
         return self.take(self.varint())
