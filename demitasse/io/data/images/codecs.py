@@ -231,8 +231,11 @@ ENCODER_OPTIONS: dict[str, dict[str, int]] = {
 }
 
 
-def encode_image(image: np.ndarray, ending: str) -> bytes:
-    """Return an image file with an extension such as jpg, of gray or BGR (C, H, W), uint8."""
+def encode_image(image: np.ndarray, ending: str, **options: int) -> bytes:
+    """Return an image file with an extension such as jpg, of gray or BGR (C, H, W), uint8.
+
+    ``options`` of Pillow, such as quality, replace those of OpenCV.
+    """
     need_encoder(ending)
     try:
         import PIL.Image
@@ -243,7 +246,7 @@ def encode_image(image: np.ndarray, ending: str) -> bytes:
     file = io.BytesIO()
     try:
         picture = PIL.Image.fromarray(np.ascontiguousarray(pixels))
-        picture.save(file, kind, **ENCODER_OPTIONS.get(kind, {}))
+        picture.save(file, kind, **(ENCODER_OPTIONS.get(kind, {}) | options))
     except (OSError, ValueError) as error:
         message = f"cannot be encoded as {kind}: {error}"
         raise DataError(message, code=ErrorCode.UNSUPPORTED, kind=kind) from error

@@ -12,17 +12,15 @@ Not compared with the original; the single operations are compared with OpenCV.
 Source: SSD, ``src/caffe/util/im_transforms.cpp`` (``ApplyDistort``, ``ApplyNoise``).
 """
 
-import io
 import math
 from collections.abc import Callable
 from itertools import permutations
 
 import numpy as np
 
-from demitasse.core.extras import missing_extra
-from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.io.data.images import colors
-from demitasse.io.data.images.codecs import decode_image
+from demitasse.io.data.images.codecs import decode_image, encode_image
 from demitasse.io.data.transform.mean import check_channel_values
 from demitasse.io.data.transform.random import Choice, Draws
 from demitasse.io.proto import DistortionParameter, NoiseParameter
@@ -137,7 +135,7 @@ class Noise:
         if p.clahe:
             image = _of_brightness(image, lambda plane: colors.equalize_parts(plane, CLIP_LIMIT))
         if p.jpeg > 0:
-            image = recompress(image, int(min(p.jpeg, 100)))
+            image = recompress(image, max(1, int(min(p.jpeg, 100))))
         if p.erode:
             image = erode(image)
         if p.posterize:
@@ -194,16 +192,9 @@ def erode(image: np.ndarray) -> np.ndarray:
 
 
 def recompress(image: np.ndarray, quality: int) -> np.ndarray:
-    """Encode an image as JPEG and decode it. Shapes: (1 or 3, H, W), uint8."""
-    try:
-        import PIL.Image
-    except ImportError:
-        raise missing_extra(DataError, "noise_param.jpeg", "Pillow", "image") from None
-    gray = len(image) == 1
-    pixels = image[0] if gray else np.ascontiguousarray(image[::-1].transpose(1, 2, 0))
-    file = io.BytesIO()
-    PIL.Image.fromarray(pixels).save(file, "JPEG", quality=max(1, min(quality, 100)))
-    return decode_image(file.getvalue(), "gray" if gray else "color")
+    """Encode an image as JPEG, quality 1 to 100, and decode it. Shapes: (1 or 3, H, W), uint8."""
+    content = encode_image(image, "jpg", quality=quality)
+    return decode_image(content, "gray" if len(image) == 1 else "color")
 
 
 def _of_brightness(image: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
