@@ -17,7 +17,7 @@ import numpy as np
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import code_of, reason_of, regular_file
 from demitasse.errors import ErrorCode, WeightsError
-from demitasse.io.data.databases.database import check
+from demitasse.io.data.databases.database import DEFLATES, check, check_memory
 
 MAGIC = b"\x93NUMPY"
 LENGTHS = {1: "<H", 2: "<I"}  # version -> encoding of the header's length
@@ -67,11 +67,6 @@ def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray
         at += len(part)
     return values.reshape(shape, order="F" if found[3] == b"True" else "C")
 
-
-DEFLATES = 1032  # largest ratio of DEFLATE compression: bytes per compressed byte
-
-ROOM, GROWTH = 64 << 20, 50
-"""Bytes that the arrays may take in any case, and bytes per byte of the file."""
 
 ENCRYPTED = 1  # flag bit of encrypted members
 
@@ -123,12 +118,7 @@ def _need_room(archive: zipfile.ZipFile, size: int) -> None:
             raise ValueError(message)
         stored += member.compress_size
         total += member.file_size
-        if total > max(ROOM, GROWTH * size):
-            message = (
-                f"got {total} bytes of arrays in {size} bytes, expected at most {GROWTH} times as "
-                "many; store the arrays uncompressed"
-            )
-            raise ValueError(message)
+        check_memory("arrays", total, size)
         fits = stored <= size and member.file_size <= growth * member.compress_size
         check(fits, f"{member.filename!r} declares more bytes than the file can hold")
 

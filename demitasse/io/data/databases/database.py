@@ -49,6 +49,12 @@ BACKENDS = {
 """Backend of ``data_param`` -> module with its ``open_database``."""
 
 
+DEFLATES = 1032  # largest ratio of DEFLATE compression: bytes per compressed byte
+
+ROOM, GROWTH = 64 << 20, 50
+"""Bytes that the values of a file may take in any case, and bytes per byte of the file."""
+
+
 class DamagedError(ValueError):
     """A file contradicts its format."""
 
@@ -57,6 +63,21 @@ def check(valid: bool, fault: str) -> None:
     """Raise a DamagedError unless a file is valid."""
     if not valid:
         raise DamagedError(fault)
+
+
+def memory_limit(size: int) -> int:
+    """Return the bytes of memory that the values of a file of some bytes may take."""
+    return max(ROOM, GROWTH * size)
+
+
+def check_memory(what: str, needed: int, size: int) -> None:
+    """Refuse values whose bytes exceed the limit of a file of ``size`` bytes."""
+    if needed > memory_limit(size):
+        message = (
+            f"got {needed} bytes of {what} in a file of {size} bytes, expected at most {GROWTH} "
+            "times as many; store the values uncompressed"
+        )
+        raise ValueError(message)
 
 
 class Cursor(Protocol):

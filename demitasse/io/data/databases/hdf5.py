@@ -22,17 +22,13 @@ from google.protobuf.message import DecodeError
 from demitasse.core.extras import missing_extra
 from demitasse.core.paths import regular_file, resolve_path
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
-from demitasse.io.data.databases.database import check
+from demitasse.io.data.databases.database import DEFLATES, check, check_memory, memory_limit
 from demitasse.io.data.redaction import quoted, read_list_file
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 BLOCK = 64 << 20  # bytes of a block for sequential reading
-DEFLATES = 1032  # largest ratio of DEFLATE compression: bytes per compressed byte
-
-ROOM, GROWTH = 64 << 20, 50
-"""Bytes that arrays in memory may take in any case, and bytes per byte of the file."""
 
 LINKS = 16  # largest number of soft links on the way to a data set
 
@@ -180,14 +176,9 @@ def need_memory(datasets: Sequence[Any]) -> None:
         return
     for one in datasets:
         need_room(one)
-    size, total = datasets[0].file.id.get_filesize(), sum(one.nbytes for one in datasets)
-    if total > max(ROOM, GROWTH * size):
-        more = f" and {len(datasets) - 1} more" if len(datasets) > 1 else ""
-        message = (
-            f"{datasets[0].name}{more}: got {total} bytes of values in a file of {size} bytes, "
-            f"expected at most {GROWTH} times as many; store the values uncompressed"
-        )
-        raise ValueError(message)
+    more = f" and {len(datasets) - 1} more" if len(datasets) > 1 else ""
+    total, size = sum(one.nbytes for one in datasets), datasets[0].file.id.get_filesize()
+    check_memory(f"{datasets[0].name}{more}", total, size)
 
 
 def need_room(dataset: Any) -> None:
@@ -200,14 +191,14 @@ def need_room(dataset: Any) -> None:
             "store the array itself"
         )
         raise _OtherFileError(message)
-    room = dataset.file.id.get_filesize() * (1 if dataset.chunks is None else DEFLATES)
+    size = dataset.file.id.get_filesize()
+    room = size * (1 if dataset.chunks is None else DEFLATES)
     more = f"{dataset.name} {dataset.shape} has more values than the file has room for"
     check(dataset.nbytes <= room, more)
     # One value needs its whole chunk in memory.
     chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
-    most = max(min(room, GROWTH * dataset.file.id.get_filesize()), BLOCK)
     large = f"{dataset.name} is in chunks of {chunk} bytes, which the file has no room for"
-    check(chunk <= most, large)
+    check(chunk <= memory_limit(size), large)
 
 
 class Hdf5File:

@@ -16,13 +16,13 @@ import numpy as np
 
 from demitasse.core.paths import code_of, reason_of, regular_file
 from demitasse.errors import DataError, ErrorCode
+from demitasse.io.data.databases.database import DEFLATES
 from demitasse.io.data.databases.writing import write_database
 
 SPLITS = {"train": "train", "test": "t10k"}  # database -> prefix of its two file names
 
 KINDS = (("images-idx3-ubyte", "images.idx3-ubyte"), ("labels-idx1-ubyte", "labels.idx1-ubyte"))
 UBYTE = 8
-DEFLATES = 1032  # largest ratio of gzip compression: bytes per compressed byte
 
 
 def read_idx(path: Path) -> np.ndarray:
