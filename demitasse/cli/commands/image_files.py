@@ -82,15 +82,12 @@ def _as_opencv(side: int, path: Path) -> bytes:
 
 
 def _as_pil(side: int, path: Path) -> bytes:
-    from demitasse.core.paths import read_bytes
-    from demitasse.io.data.bad_records import located
+    from demitasse.io.data.bad_records import located, read_file
     from demitasse.io.data.images.crop import averaged_center_crop
 
+    content = read_file(path)
     try:
-        return averaged_center_crop(read_bytes(path), side)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DataError(reason, str(path), code=ErrorCode.UNREADABLE) from error
+        return averaged_center_crop(content, side)
     except DataError as error:
         raise located(error, str(path)) from error
 

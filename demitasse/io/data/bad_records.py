@@ -1,11 +1,13 @@
-"""Policy for bad records: raise an error, or read the next record instead."""
+"""Errors of records and their files; policy: raise the error, or read the next record instead."""
 
 import logging
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Self, TypeVar
 
 from demitasse.core.config import settings
 from demitasse.core.extras import lacks_extra
+from demitasse.core.paths import code_of, read_bytes, reason_of
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 from demitasse.io.data.redaction import quoted
 
@@ -36,6 +38,14 @@ class RecordError(DataError):
         found = cls(error.message, index, code=error.code)
         found.details = error.details
         return found
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a data file; a DataError if the file cannot be read."""
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        raise DataError(reason_of(error, path), str(path), code=code_of(error)) from error
 
 
 def located(error: DemitasseError, source: str, key: str | None = None) -> DataError:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from demitasse.core.log import get_logger
-from demitasse.core.paths import code_of, read_bytes
 from demitasse.errors import ConfigError, DataError, ErrorCode
+from demitasse.io.data.bad_records import read_file
 from demitasse.io.proto import LabelMap
 from demitasse.io.proto.read import read_text
 
@@ -72,11 +72,9 @@ def read_objects(
     and width in pixels, for files without a size. Text files contain class numbers, other files
     class names, with their numbers in ``labels``.
     """
+    content = read_file(path)
     try:
-        content = read_bytes(path)
         own_size, found = LABEL_TYPES[kind](content)
-    except OSError as error:
-        raise DataError(error.strerror or str(error), str(path), code=code_of(error)) from error
     except DAMAGE as error:
         message = f"is no {kind} annotation file of VOC, COCO or SSD: {error!r}"
         raise DataError(message, str(path), code=ErrorCode.UNREADABLE, kind=kind) from error

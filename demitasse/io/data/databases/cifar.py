@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import code_of, read_bytes
 from demitasse.errors import DataError, ErrorCode
+from demitasse.io.data.bad_records import read_file
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import write_records
 from demitasse.io.proto import Datum
@@ -29,11 +29,7 @@ RECORD = 1 + 3 * 32 * 32
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the images (N, 3, 32, 32) and labels (N,) of one file, uint8."""
-    try:
-        content = read_bytes(path)
-    except OSError as error:
-        message = f"cannot be read: {error.strerror}"
-        raise DataError(message, str(path), code=code_of(error)) from error
+    content = read_file(path)
     if not content or len(content) % RECORD:
         message = f"got {len(content)} bytes, expected a multiple of {RECORD}, the size of a record"
         raise DataError(message, str(path), code=ErrorCode.CORRUPT, got=len(content))

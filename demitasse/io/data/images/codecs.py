@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from demitasse.core.extras import missing_extra
-from demitasse.core.paths import code_of, read_bytes
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.bad_records import located
+from demitasse.io.data.bad_records import located, read_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -162,10 +161,9 @@ def opened(content: bytes | memoryview) -> Iterator[Image]:
 
 def read_image(path: Path, color: Color = "native") -> np.ndarray:
     """Decode an image file, or raise DataError; see ``decode_image``. Shape: (C, H, W), uint8."""
+    content = read_file(path)
     try:
-        return decode_image(read_bytes(path), color)
-    except OSError as error:
-        raise DataError(error.strerror or str(error), str(path), code=code_of(error)) from error
+        return decode_image(content, color)
     except DataError as error:
         raise located(error, str(path)) from error
 

@@ -21,9 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.deprecated import renamed_arguments
-from demitasse.core.paths import code_of, read_bytes
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode, ShapeError
-from demitasse.io.data.bad_records import located_entry
+from demitasse.io.data.bad_records import located_entry, read_file
 from demitasse.io.data.images.codecs import decode_image
 from demitasse.io.data.images.crop import WindowCrop, crop_window
 from demitasse.io.data.redaction import read_list_file
@@ -206,12 +205,7 @@ class WindowBatches:
     def _read(self, name: str) -> np.ndarray:
         content = self._files.get(name)
         if content is None:
-            path = self._find(name)
-            try:
-                content = read_bytes(path)
-            except OSError as error:
-                reason, code = error.strerror or str(error), code_of(error)
-                raise DataError(reason, str(path), code=code) from error
+            content = read_file(self._find(name))
             if self._cache:
                 self._files[name] = content
         return decode_image(content, "color")
