@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from google.protobuf.text_encoding import CEscape
+
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 
@@ -173,7 +175,7 @@ def _test_batches(data: StartData) -> tuple[int, int]:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = CEscape(text, as_utf8=True)  # type: ignore[arg-type]  # the stub lacks str
     return f'"{escaped}"'
 
 

@@ -17,11 +17,11 @@ from needs import needs
 from PIL import Image, ImageDraw
 
 from demitasse.errors import ConfigError, ErrorCode
-from demitasse.examples.nets import NETS
+from demitasse.examples.nets import NETS, StartData, net_files
 from demitasse.inference.cards import load_model, read_card
 from demitasse.io.data import read_mean
 from demitasse.io.data.dataset import read_dataset
-from demitasse.io.proto import read_net
+from demitasse.io.proto import read_net, read_net_text
 from demitasse.net import Net
 from demitasse.training import Solver
 
@@ -282,6 +282,15 @@ def test_squeezenet_has_the_names_of_the_published_weights(run, tmp_path, monkey
     assert learned == ["conv1", *fires, "score"]
     assert layers["score"].convolution_param.num_output == 7
     assert list(layers["data"].transform_param.mean_value) == [104, 117, 123]
+
+
+def test_paths_with_quotes_and_line_ends_stay_paths():
+    odd = 'it\'s a "path"\n\\'
+    data = StartData(3, (1, 28, 28), (0.0,), (odd, "test"))
+
+    net = read_net_text(net_files("lenet", data, odd)["train_val.prototxt"])
+
+    assert net.message.layer[0].data_param.source == odd
 
 
 @pytest.mark.parametrize(
