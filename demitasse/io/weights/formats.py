@@ -3,9 +3,7 @@
 import math
 import os
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +21,8 @@ from demitasse.io.proto import (
 from demitasse.io.proto.zero_copy import Arrays
 from demitasse.io.weights.batch_norm import converted_blobs
 from demitasse.io.weights.hdf5 import NUMBER, is_hdf5, read_hdf5_weights, write_hdf5_arrays
+from demitasse.io.weights.npz import read_npz, write_npz
+from demitasse.io.weights.safetensors import read_safetensors, write_safetensors
 
 Parameters = dict[str, dict[int, np.ndarray]]
 """For each layer, its parameters by index, increasing: weight 0, bias 1, ... A parameter that is
@@ -33,15 +33,11 @@ def read_arrays(path: Path) -> Parameters | None:
     """Read an HDF5 file of Caffe, or a ``.npz`` or ``.safetensors`` file; None for other files."""
     if is_hdf5(path):
         return read_hdf5_weights(path)
-    if path.suffix not in {".npz", ".safetensors"}:
-        return None
-    kind = path.suffix[1:]
-    return _by_layer(path, getattr(_module(kind), f"read_{kind}")(path))
-
-
-def _module(kind: str) -> Any:
-    """Import the module of a format: few programs need it."""
-    return import_module(f"demitasse.io.weights.{kind}")
+    if path.suffix == ".npz":
+        return _by_layer(path, read_npz(path))
+    if path.suffix == ".safetensors":
+        return _by_layer(path, read_safetensors(path))
+    return None
 
 
 def write_weights(path: Path, kind: str, weights: Parameters) -> None:
@@ -88,11 +84,9 @@ def _write_caffemodel(path: Path, weights: Parameters) -> None:
 
 
 FORMATS: dict[str, Callable[[Path, Parameters], None]] = {
-    "npz": lambda path, weights: _module("npz").write_npz(path, _by_name(weights)),
+    "npz": lambda path, weights: write_npz(path, _by_name(weights)),
     "h5": write_hdf5_arrays,
-    "safetensors": lambda path, weights: _module("safetensors").write_safetensors(
-        path, _by_name(weights)
-    ),
+    "safetensors": lambda path, weights: write_safetensors(path, _by_name(weights)),
     "caffemodel": _write_caffemodel,
 }
 """File name extension -> writer."""
