@@ -199,6 +199,14 @@ def test_what_makes_no_data_set_is_refused(run, prepare, code):
     assert sorted(Path().rglob("*")) == before
 
 
+@needs("links")
+def test_a_circular_link_in_place_of_the_images_is_refused(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("photos").symlink_to("photos")
+
+    failed_with(run("dataset photos data"), 3, ErrorCode.NOT_FOUND)
+
+
 @pytest.mark.usefixtures("photos")
 def test_a_data_set_is_replaced_on_demand_and_other_folders_never(run):
     assert run("dataset photos data --size 16").exit_code == 0

@@ -163,7 +163,7 @@ def _check_options(options: DatasetOptions) -> None:
 
 def _check_out(source: Path, out: Path, *, overwrite: bool) -> None:
     """Refuse to write into the images, or over anything but a data set."""
-    if out.resolve().is_relative_to(source.resolve()):
+    if real_path(out).is_relative_to(real_path(source)):
         message = f"lies in {source}, whose folders are classes; write the data set elsewhere"
         raise DataError(message, str(out), code=ErrorCode.CONFLICT)
     if not out.exists():
