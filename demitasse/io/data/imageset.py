@@ -242,23 +242,24 @@ def _read_or_fault(root: str, how: ImageSet, line: Line) -> _Record | DataError:
     path = f"{root}{line.name}"
     try:
         path = str(rooted_path(root, line.name))
+        objects = rooted_path(root, line.objects)
     except ConfigError as error:  # an impossible file name
         return located(error, path)
     try:
-        return _read(path, root, line, how)
+        return _read(path, objects, line, how)
     except OSError as error:
         reason, code = error.strerror or str(error), code_of(error)
         if code == ErrorCode.NOT_FOUND and root and not root.endswith("/"):
             reason += f"; there is no {root}/{line.name} either"
         reason += _separator_fault(line)
         return DataError(reason, path, code=code)
-    except ValueError as error:  # an impossible file name
+    except ValueError as error:  # a label of more than 32 bits
         return DataError(str(error), path, code=ErrorCode.INVALID)
     except DataError as error:  # of the image, or of the named file of its objects
         return error if error.source else located(error, path)
 
 
-def _read(path: str, root: str, line: Line, how: ImageSet) -> _Record:
+def _read(path: str, objects: Path, line: Line, how: ImageSet) -> _Record:
     content = read_bytes(path)
     original = decode_image(content, "gray" if how.gray else "color")
     pixels = how.resize(original)
@@ -279,9 +280,9 @@ def _read(path: str, root: str, line: Line, how: ImageSet) -> _Record:
     record, label_type = AnnotatedDatum(datum=datum), how.annotations.label_type
     if label_type is not None:
         record.type = AnnotatedDatum.BBOX
-        file, (_, H, W) = rooted_path(root, line.objects), original.shape
-        if file.exists():  # as in SSD, a missing file means no objects
-            for one in read_objects(file, label_type, how.annotations.labels, (H, W)):
+        if objects.exists():  # as in SSD, a missing file has no objects
+            labels, (_, H, W) = how.annotations.labels, original.shape
+            for one in read_objects(objects, label_type, labels, (H, W)):
                 add_object(record, one.label, one.box, difficult=one.difficult)
     return record, pixels.size
 

@@ -181,6 +181,15 @@ def test_a_damaged_file_of_objects_is_named_rather_than_its_image(photos):
         convert(photos)
 
 
+def test_an_impossible_name_of_a_file_of_objects_is_a_bad_record(photos):
+    (photos / "list").write_text(f"a.png a.xml\nb.png {'b' * 3000}.xml\n")
+    how = ImageSet(annotations=Annotations("xml", LABELS))
+
+    done = convert_imageset(f"{photos}/", photos / "list", photos / "db", how)
+
+    assert done == (1, 1)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_xml_that_would_grow_is_refused_in_every_encoding(tmp_path, encoding):
     file = tmp_path / "growing.xml"
