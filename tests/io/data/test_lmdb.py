@@ -160,8 +160,9 @@ def test_two_threads_read_one_database(database):
     assert len(found["a"]) == 7
 
 
-def test_a_writer_is_given_more_room_when_the_database_is_full(tmp_path):
-    db = LmdbDatabase(tmp_path / "growing_lmdb", "new", map_size=1 << 16)
+def test_a_writer_is_given_more_room_when_the_database_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr("demitasse.io.data.databases.lmdb.FIRST_MAP_SIZE", 1 << 16)
+    db = LmdbDatabase(tmp_path / "growing_lmdb", "new")
     transaction = db.new_transaction()
 
     for number in range(50):

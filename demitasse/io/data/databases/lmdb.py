@@ -36,7 +36,11 @@ LOCK_SIZE = 8192
 """Bytes of the lock file, as the library creates it for the default number of readers."""
 
 
-def _open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -> lmdb.Environment:
+FIRST_MAP_SIZE = 1 << 24
+"""Initial map size of a database opened for writing, in bytes; doubled when full."""
+
+
+def _open_for_writing(path: Path, mode: Literal["write", "new"]) -> lmdb.Environment:
     """Return a writable environment."""
     import lmdb
 
@@ -52,7 +56,7 @@ def _open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) 
     file = path / "data.mdb"
     try:
         size = file.stat().st_size if file.exists() else 0
-        return lmdb.open(str(path), map_size=max(map_size, size))
+        return lmdb.open(str(path), map_size=max(FIRST_MAP_SIZE, size))
     except (lmdb.Error, UnicodeEncodeError) as error:  # the library takes names in UTF-8 only
         raise _write_error(error, path) from error
 
@@ -79,17 +83,14 @@ def _write_error(error: Exception, path: Path) -> OSError | DataError:
     return DataError(f"cannot be written: {error}", str(path), code=ErrorCode.UNWRITABLE)
 
 
-FIRST_MAP_SIZE = 1 << 24
-"""Initial map size of a database opened for writing, in bytes; doubled when full."""
-
 NO_LEAF = Leaf(memoryview(b""), 0, [], [])
 
 
 class LmdbDatabase:
     """An open LMDB; several objects may read one file concurrently."""
 
-    def __init__(self, path: Path, mode: Mode = "read", map_size: int = FIRST_MAP_SIZE) -> None:
-        self.path, self.mode = path, mode
+    def __init__(self, path: Path, mode: Mode = "read") -> None:
+        self.path = path
         self._key = (os.getpid(), path.resolve())  # differs in a forked child
         self._open: LmdbFile | lmdb.Environment
         if mode == "read":
@@ -100,7 +101,7 @@ class LmdbDatabase:
             if any(other is not None and other._key == self._key for other in others):
                 message = "is open in this process already; close it before writing to it"
                 raise DataError(message, str(path), code=ErrorCode.BAD_STATE)
-            self._open = _open_for_writing(path, mode, map_size)
+            self._open = _open_for_writing(path, mode)
         self._release = weakref.finalize(self, self._open.close)
         _databases[id(self)] = self
 
