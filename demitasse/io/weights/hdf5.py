@@ -27,7 +27,7 @@ from demitasse.errors import ErrorCode, WeightsError
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-    from demitasse.io.weights.save import ParameterStore
+    from demitasse.net.structure import Structure
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")  # syntax of a parameter's index
@@ -169,7 +169,7 @@ def write_hdf5_arrays(path: Path, weights: dict[str, dict[int, np.ndarray]]) -> 
 
 
 def write_hdf5_weights(
-    net: ParameterStore, path: Path, write_diff: bool, hashed: _Hash | None = None
+    net: Structure, path: Path, write_diff: bool, hashed: _Hash | None = None
 ) -> None:
     """Write the parameters owned by a net, and optionally all gradients, atomically."""
     need_own_groups((layer.name, range(len(layer.blobs))) for layer in net.layers)

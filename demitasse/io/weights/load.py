@@ -3,13 +3,15 @@
 Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -22,7 +24,9 @@ from demitasse.io.proto import BlobProto, NetParameter, read_net_arrays, stored_
 from demitasse.io.proto.zero_copy import Arrays
 from demitasse.io.weights.batch_norm import converted_blobs
 from demitasse.io.weights.formats import Parameters, read_arrays
-from demitasse.io.weights.save import ParameterStore
+
+if TYPE_CHECKING:
+    from demitasse.net.structure import Structure
 
 OnMismatch = Literal["raise", "skip"]
 """Policy for a layer whose parameters do not fit: raise an error, or skip the layer."""
@@ -75,7 +79,7 @@ def message_pairs(
 
 
 def array_pairs(
-    net: ParameterStore, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
+    net: Structure, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
 ) -> list[tuple[Blob, np.ndarray]]:
     """Pair a layer's parameters with arrays of a file, which may lack shared parameters."""
     wanted = [
@@ -119,7 +123,7 @@ def skipping_mismatches(name: str, report: LoadReport, skip: bool) -> Iterator[N
 
 
 def target_blobs(
-    net: ParameterStore, name: str, has_blobs: bool, report: LoadReport
+    net: Structure, name: str, has_blobs: bool, report: LoadReport
 ) -> list[Blob] | None:
     """Return the parameters of the net's layer of a name, or None, and update the report."""
     if name not in net.layer_numbers:
@@ -195,7 +199,7 @@ def load_files(
 
 
 def load_into(
-    net: ParameterStore,
+    net: Structure,
     source: str | os.PathLike[str] | NetParameter,
     on_mismatch: OnMismatch = "raise",
 ) -> LoadReport:
@@ -223,9 +227,7 @@ def load_into(
         raise error.at(os.fspath(path)) from None
 
 
-def _load_message(
-    net: ParameterStore, message: NetParameter, arrays: Arrays, skip: bool
-) -> LoadReport:
+def _load_message(net: Structure, message: NetParameter, arrays: Arrays, skip: bool) -> LoadReport:
     report, pairs = LoadReport(), dict[str, list[tuple[Blob, BlobProto]]]()
     for layer in message.layer:
         mine = target_blobs(net, layer.name, bool(layer.blobs), report)
@@ -270,7 +272,7 @@ def _copy(pairs: Sequence[tuple[Blob, BlobProto]], arrays: Arrays) -> None:
             raise
 
 
-def _load_arrays(net: ParameterStore, weights: Parameters, skip: bool) -> LoadReport:
+def _load_arrays(net: Structure, weights: Parameters, skip: bool) -> LoadReport:
     report, pairs = LoadReport(), list[tuple[Blob, np.ndarray]]()
     for name, arrays in weights.items():
         mine = target_blobs(net, name, bool(arrays), report)

@@ -1,21 +1,17 @@
 """Writing of a net's parameters: caffemodel, HDF5, npz or safetensors, by extension.
 
-The interface of nets for loading and saving weights is ``ParameterStore``.
-
 Source: Caffe, ``Net::ToProto`` in ``src/caffe/net.cpp``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from demitasse.blob import Blob
 from demitasse.errors import ErrorCode, WeightsError
-from demitasse.graph import Param
 from demitasse.io.proto import LayerParameter, NetParameter
 from demitasse.io.proto.write import Pieces, write_pieces
 from demitasse.io.proto.zero_copy import blob_pieces, field_pieces, with_field
@@ -25,7 +21,7 @@ from demitasse.io.weights.hdf5 import need_own_names, write_hdf5_weights
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-    from demitasse.layers.base import Layer
+    from demitasse.net.structure import Structure
 
 Parameter = tuple[np.ndarray, np.ndarray | None]  # values, and gradients or None
 
@@ -47,7 +43,7 @@ ARRAYS = {".npz", ".safetensors"}
 """Extensions of files of named arrays, which cannot store gradients."""
 
 
-def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
+def save(net: Structure, path: Path, write_diff: bool) -> None:
     """Write a net's parameters in the format of the path's extension."""
     if path.suffix in FOREIGN:
         message = (
@@ -72,7 +68,7 @@ def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
 
 
 def save_caffemodel(
-    net: ParameterStore, path: Path, write_diff: bool, hashed: _Hash | None = None
+    net: Structure, path: Path, write_diff: bool, hashed: _Hash | None = None
 ) -> None:
     """Write a caffemodel, atomically, without copies of parameters; update a hash by its bytes."""
     blobs = [
@@ -92,38 +88,3 @@ def caffemodel_pieces(
         message = with_field(layer, LayerParameter.BLOBS_FIELD_NUMBER, values)
         pieces += field_pieces(NetParameter.LAYER_FIELD_NUMBER, message)
     return pieces
-
-
-class ParameterStore(Protocol):
-    """Layers and parameters of a net (``demitasse.net.structure.Structure``)."""
-
-    @property
-    def name(self) -> str:
-        """Name of the net."""
-
-    @property
-    def layers(self) -> Sequence[Layer]:
-        """All layers, in order."""
-
-    @property
-    def params(self) -> Mapping[str, Sequence[Blob]]:
-        """Parameters of each layer with parameters, by layer name."""
-
-    @property
-    def params_list(self) -> Sequence[Blob]:
-        """Parameters of all layers, in order; shared parameters once per layer."""
-
-    @property
-    def param_records(self) -> Sequence[Param]:
-        """Layer, index and owner of each of ``params_list``."""
-
-    @property
-    def learnable_params(self) -> Sequence[Blob]:
-        """Parameters with memory of their own."""
-
-    @property
-    def layer_numbers(self) -> Mapping[str, int]:
-        """Index of the first layer of each name."""
-
-    def layer_messages(self) -> list[LayerParameter]:
-        """Return the messages of the layers, without parameters."""
