@@ -49,17 +49,17 @@ class Page:
 
     @contextmanager
     def folded(self, title: str) -> Iterator[None]:
-        """Put added blocks below a title; a click on the title unfolds the blocks."""
+        """Put the parts added in the ``with`` block below a title, hidden until a click on it."""
         yield from self._within(f"<details><summary>{html_text(title)}</summary>", "</details>")
 
     @contextmanager
     def columns(self) -> Iterator[None]:
-        """Put blocks that are added meanwhile beside each other where the window is wide."""
+        """Put the parts added in the ``with`` block beside each other where the window is wide."""
         yield from self._within('<div class="columns">', "</div>")
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Put what is added meanwhile into one column."""
+        """Put the parts added in the ``with`` block into one column."""
         yield from self._within("<div>", "</div>")
 
     def _within(self, begin: str, end: str) -> Iterator[None]:

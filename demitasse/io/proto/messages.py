@@ -28,16 +28,16 @@ def load(module: str) -> dict[str, object]:
         names[name] = EnumTypeWrapper(enum)
         names.update((value.name, value.number) for value in enum.values)
     for name, descriptor in file.message_types_by_name.items():
-        names[name] = _placed(GetMessageClass(descriptor), module)
+        names[name] = _with_module(GetMessageClass(descriptor), module)
     return {**names, "DESCRIPTOR": file, "__all__": sorted(names)}
 
 
-def _placed(message: type[Message], module: str, prefix: str = "") -> type[Message]:
+def _with_module(message: type[Message], module: str, prefix: str = "") -> type[Message]:
     message.__module__ = module
     message.__qualname__ = prefix + message.__name__
     descriptor: Any = message.DESCRIPTOR
     for name, nested in descriptor.nested_types_by_name.items():
         if not hasattr(message, name):  # protobuf's pure Python version lacks nested classes
             setattr(message, name, GetMessageClass(nested))
-        _placed(getattr(message, name), module, f"{message.__qualname__}.")
+        _with_module(getattr(message, name), module, f"{message.__qualname__}.")
     return message

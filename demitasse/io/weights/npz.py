@@ -59,11 +59,11 @@ def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray
     fits = count * kind.itemsize <= size - len(start) - len(field) - length
     check(fits, f"its header declares the shape {shape}; the file is too short")
     values = np.empty(count, kind)
-    room, at = values.view(np.uint8), 0
-    while at < len(room):  # in parts: a member of an archive would be copied as a whole
-        part = file.read(min(PART, len(room) - at))
-        check(bool(part), f"it ends after {at} of {len(room)} bytes")
-        room[at : at + len(part)] = np.frombuffer(part, np.uint8)
+    target, at = values.view(np.uint8), 0
+    while at < len(target):  # in parts: a member of an archive would be copied as a whole
+        part = file.read(min(PART, len(target) - at))
+        check(bool(part), f"it ends after {at} of {len(target)} bytes")
+        target[at : at + len(part)] = np.frombuffer(part, np.uint8)
         at += len(part)
     return values.reshape(shape, order="F" if found[3] == b"True" else "C")
 
@@ -87,7 +87,7 @@ def arrays_in(
     """Return the arrays of a file by name, those of ``names`` or all, or raise ValueError."""
     try:
         with regular_file(path).open("rb") as file, zipfile.ZipFile(file) as archive:
-            _need_room(archive, path.stat().st_size)
+            _check_members(archive, path.stat().st_size)
             files = (one for one in archive.infolist() if not one.is_dir())
             members = {one.filename.removesuffix(".npy"): one for one in files}
             return {
@@ -107,7 +107,7 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def _need_room(archive: zipfile.ZipFile, size: int) -> None:
+def _check_members(archive: zipfile.ZipFile, size: int) -> None:
     """Refuse members in an unsupported encoding, and members that share bytes."""
     stored = total = 0
     for member in archive.infolist():

@@ -55,12 +55,12 @@ class AnnotatedData(DatabaseLayer):
     """
 
     def prepare(self, transform: TransformationParameter) -> None:
-        self.keeping = EmitFilter()
+        self.emit_filter = EmitFilter()
         if transform.HasField("emit_constraint"):
-            self.keeping = EmitFilter.of(transform.emit_constraint)
+            self.emit_filter = EmitFilter.of(transform.emit_constraint)
             transform.ClearField("emit_constraint")  # the other fields transform pixels
         samplers = list(self.param.annotated_data_param.batch_sampler)
-        self.augmenter = AnnotatedAugmenter(transform, samplers, self.keeping)
+        self.augmenter = AnnotatedAugmenter(transform, samplers, self.emit_filter)
         self.transformer = self.make_transformer(transform)
 
     def make_maker(self) -> AnnotatedMaker:
@@ -68,7 +68,7 @@ class AnnotatedData(DatabaseLayer):
         return AnnotatedMaker(
             self.augmenter,
             self.transformer,
-            self.keeping,
+            self.emit_filter,
             RecordRandom(context.seed, self.name, "augment", AUGMENT_WORDS),
             labels=self.labels,
             boxes=self.param.annotated_data_param.HasField("anno_type"),

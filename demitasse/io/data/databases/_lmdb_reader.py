@@ -221,11 +221,11 @@ class LmdbFile:
         self._check_read(number, size, len(content))
         return content
 
-    def read_into(self, number: int, room: memoryview) -> None:
+    def read_into(self, number: int, buffer: memoryview) -> None:
         """Fill a buffer with bytes from page ``number`` on; see ``read``."""
-        self.need(number, len(room))
-        found = self._read_into(number * self.meta.page_size, room)
-        self._check_read(number, len(room), found)
+        self.need(number, len(buffer))
+        found = self._read_into(number * self.meta.page_size, buffer)
+        self._check_read(number, len(buffer), found)
 
     def need(self, number: int, size: int) -> None:
         """Refuse a range of bytes from page ``number`` on that exceeds the last page."""
@@ -249,21 +249,21 @@ class LmdbFile:
             content = os.pread(self._file.fileno(), size, offset)
             if len(content) in {0, size}:
                 return content
-        room = bytearray(size)
-        with memoryview(room) as view:
+        buffer = bytearray(size)
+        with memoryview(buffer) as view:
             found = self._read_into(offset, view)
-        return bytes(room[:found])
+        return bytes(buffer[:found])
 
-    def _read_into(self, offset: int, room: memoryview) -> int:
+    def _read_into(self, offset: int, buffer: memoryview) -> int:
         """Fill the buffer; return the number of bytes, fewer at the end of the file."""
         found = 0
-        while found < len(room):  # one read returns at most 2 GiB
+        while found < len(buffer):  # one read returns at most 2 GiB
             if hasattr(os, "preadv"):  # forked processes share the file offset
-                part = os.preadv(self._file.fileno(), [room[found:]], offset + found)
+                part = os.preadv(self._file.fileno(), [buffer[found:]], offset + found)
             else:
                 with self._lock:
                     self._file.seek(offset + found)
-                    part = self._file.readinto(room[found:]) or 0
+                    part = self._file.readinto(buffer[found:]) or 0
             if not part:
                 break
             found += part
@@ -349,9 +349,9 @@ class LmdbTree:
         at = pages.find(number, size)
         return LeafLayout(pages.content, at, size, number).keys[-1]
 
-    def contents(self, leaf: Leaf, begin: int, end: int, rooms: BufferPool) -> list[Raw]:
-        """Return the values of a range of records; overflow pages are read into ``rooms``."""
-        overflowing = self._overflowing(self._overflow_records(leaf, begin, end), rooms)
+    def contents(self, leaf: Leaf, begin: int, end: int, buffers: BufferPool) -> list[Raw]:
+        """Return the values of a range of records; overflow pages are read into ``buffers``."""
+        overflowing = self._overflowing(self._overflow_records(leaf, begin, end), buffers)
         return [
             leaf.content[leaf.at + first : leaf.at + last] if last else next(overflowing)
             for first, last, _ in leaf.spans[begin:end]
@@ -372,16 +372,16 @@ class LmdbTree:
             if not last
         ]
 
-    def _overflowing(self, records: list[OverflowRecord], rooms: BufferPool) -> Iterator[Raw]:
+    def _overflowing(self, records: list[OverflowRecord], buffers: BufferPool) -> Iterator[Raw]:
         """Yield the values of records in overflow pages; consecutive records are read at once."""
         page_size = self._page_size
         for run in self._neighbours(records):
             first, (last, size, _) = run[0][0], run[-1]
             whole = (last - first) * page_size + RECORD_HEADER_SIZE + size
             self._file.need(first, whole)  # before allocation
-            room = rooms.next(whole)
-            self._file.read_into(first, room)
-            contents = room.toreadonly()
+            buffer = buffers.next(whole)
+            self._file.read_into(first, buffer)
+            contents = buffer.toreadonly()
             for number, size, pages in run:
                 at = (number - first) * page_size
                 found, kind, count = OVERFLOW_HEADER.unpack_from(contents, at)

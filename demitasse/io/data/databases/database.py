@@ -20,7 +20,7 @@ class BufferPool:
     """
 
     def __init__(self) -> None:
-        self._rooms: list[memoryview] = []
+        self._buffers: list[memoryview] = []
         self._used = 0
 
     def clear(self) -> None:
@@ -29,12 +29,12 @@ class BufferPool:
 
     def next(self, size: int) -> memoryview:
         """Return a buffer of ``size`` bytes."""
-        if self._used == len(self._rooms):
-            self._rooms.append(memoryview(b""))
-        if len(self._rooms[self._used]) < size:
-            self._rooms[self._used] = memoryview(bytearray(size))
+        if self._used == len(self._buffers):
+            self._buffers.append(memoryview(b""))
+        if len(self._buffers[self._used]) < size:
+            self._buffers[self._used] = memoryview(bytearray(size))
         self._used += 1
-        return self._rooms[self._used - 1][:size]
+        return self._buffers[self._used - 1][:size]
 
 
 Raw = bytes | memoryview  # value of a record
@@ -95,10 +95,10 @@ class Cursor(Protocol):
     def value(self) -> Raw:
         """Return the value of the current record."""
 
-    def take(self, count: int, rooms: BufferPool) -> list[Raw]:
+    def take(self, count: int, buffers: BufferPool) -> list[Raw]:
         """Return the values of the next records, fewer at the end, and move behind them.
 
-        A database may use the buffers of ``rooms`` for the values.
+        A database may read the values into ``buffers``.
         """
 
     def valid(self) -> bool:

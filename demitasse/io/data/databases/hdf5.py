@@ -175,13 +175,13 @@ def need_memory(datasets: Sequence[Any]) -> None:
     if not datasets:
         return
     for one in datasets:
-        need_room(one)
+        check_dataset(one)
     more = f" and {len(datasets) - 1} more" if len(datasets) > 1 else ""
     total, size = sum(one.nbytes for one in datasets), datasets[0].file.id.get_filesize()
     check_memory(f"{datasets[0].name}{more}", total, size)
 
 
-def need_room(dataset: Any) -> None:
+def check_dataset(dataset: Any) -> None:
     """Refuse a data set that is stored in other files, or is larger than its file can hold."""
     check(hasattr(dataset, "chunks"), f"{dataset.name} is no data set")
     if dataset.is_virtual or dataset.external:  # first: the shape may depend on those files
@@ -192,9 +192,9 @@ def need_room(dataset: Any) -> None:
         )
         raise _OtherFileError(message)
     size = dataset.file.id.get_filesize()
-    room = size * (1 if dataset.chunks is None else DEFLATES)
+    most = size * (1 if dataset.chunks is None else DEFLATES)
     more = f"{dataset.name} {dataset.shape} has more values than the file has room for"
-    check(dataset.nbytes <= room, more)
+    check(dataset.nbytes <= most, more)
     # One value needs its whole chunk in memory.
     chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
     large = f"{dataset.name} is in chunks of {chunk} bytes, which the file has no room for"
@@ -267,7 +267,7 @@ class Hdf5File:
         if one is None or not hasattr(one, "dtype"):
             message = f"there is no data set {name!r}; found {', '.join(self._file) or 'none'}"
             raise DataError(message, str(self.path), code=ErrorCode.NOT_FOUND, field=name)
-        need_room(one)
+        check_dataset(one)
         if one.dtype.kind not in "fiub" or not one.shape:
             message = f"data set {name!r} {one.shape} of {one.dtype} has no rows of numbers"
             code, got = ErrorCode.DTYPE_MISMATCH, str(one.dtype)
@@ -319,8 +319,8 @@ class Hdf5Writer:
 
     def _append(self, name: str, batch: np.ndarray) -> None:
         if name not in self._file:
-            room = (None, *batch.shape[1:])
-            self._file.create_dataset(name, data=batch, maxshape=room, chunks=True)
+            limit = (None, *batch.shape[1:])
+            self._file.create_dataset(name, data=batch, maxshape=limit, chunks=True)
             return
         stored = self._file[name]
         got, expected, code = batch.shape[1:], stored.shape[1:], ErrorCode.SHAPE_MISMATCH

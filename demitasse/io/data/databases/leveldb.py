@@ -145,7 +145,7 @@ class LevelDbCursor:
     def value(self) -> bytes:
         return self._record()[1]
 
-    def take(self, count: int, rooms: BufferPool) -> list[Raw]:
+    def take(self, count: int, buffers: BufferPool) -> list[Raw]:
         taken: list[Raw] = []
         while len(taken) < count and self._current is not None:
             taken.append(self._current[1])

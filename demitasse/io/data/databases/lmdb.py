@@ -180,11 +180,11 @@ class LmdbCursor:
         self._need_record()
         return self._contents(self._at + 1, BufferPool())[0]
 
-    def take(self, count: int, rooms: BufferPool) -> list[Raw]:
+    def take(self, count: int, buffers: BufferPool) -> list[Raw]:
         taken: list[Raw] = []
         while len(taken) < count and self.valid():
             end = min(self._at + count - len(taken), self._count)
-            taken += self._contents(end, rooms)
+            taken += self._contents(end, buffers)
             self._at = end - 1
             self.next()
         return taken
@@ -197,10 +197,10 @@ class LmdbCursor:
         self._leaves.close()
         self._go_to(NO_LEAF)
 
-    def _contents(self, end: int, rooms: BufferPool) -> list[Raw]:
+    def _contents(self, end: int, buffers: BufferPool) -> list[Raw]:
         """Return the values of this leaf's records from the current one to ``end``."""
         try:
-            return self._tree.contents(self._leaf, self._at, end, rooms)
+            return self._tree.contents(self._leaf, self._at, end, buffers)
         except (DamagedError, OSError) as error:
             raise self._file.damaged(error) from error
 

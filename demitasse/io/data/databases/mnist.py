@@ -43,8 +43,8 @@ def read_idx(path: Path) -> np.ndarray:
                 raise DataError(message, str(path), code=ErrorCode.UNREADABLE)
             shape = struct.unpack(f">{axes}I", file.read(4 * axes))
             size = math.prod(shape)
-            room = path.stat().st_size * (DEFLATES if gzipped else 1)
-            if size > room:
+            most = path.stat().st_size * (DEFLATES if gzipped else 1)
+            if size > most:
                 message = f"the file declares {shape} = {size} bytes; it is too short"
                 raise DataError(message, str(path), code=ErrorCode.TRUNCATED, expected=size)
             content = file.read(size + 1)

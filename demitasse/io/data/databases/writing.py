@@ -88,12 +88,12 @@ class Records:
 @contextmanager
 def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterator[Database]:
     """Open a database that appears at ``path`` if the block succeeds; otherwise nothing remains."""
-    _need_room(path, overwrite=overwrite)
+    _check_replaceable(path, overwrite=overwrite)
     path = real_path(path) if path.is_symlink() else path  # the link remains
     with atomic.partial_folder(path) as folder:
         with closing(open_db(folder / "database", backend, "new")) as database:
             yield database
-        _need_room(path, overwrite=overwrite)  # files may have come meanwhile
+        _check_replaceable(path, overwrite=overwrite)  # files may have come meanwhile
         atomic.put_in_place(folder / "database", path)
 
 
@@ -107,7 +107,7 @@ def resumable_database(
     If the block raises, or the process dies, committed records remain in ``.NAME.partial`` beside
     ``path``. A later call with ``resume`` and equal ``settings`` continues there.
     """
-    _need_room(path, overwrite=overwrite)
+    _check_replaceable(path, overwrite=overwrite)
     path = real_path(path) if path.is_symlink() else path  # the link remains
     folder = path.with_name(f".{path.name}.partial")
     settings = json.loads(json.dumps({**settings, "backend": backend}))
@@ -130,7 +130,7 @@ def resumable_database(
             if not begun:  # resumable from here on
                 atomic.write_bytes(folder / SETTINGS, json.dumps(settings).encode())
             yield database
-        _need_room(path, overwrite=overwrite)  # files may have come meanwhile
+        _check_replaceable(path, overwrite=overwrite)  # files may have come meanwhile
         atomic.put_in_place(folder / "database", path)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -163,7 +163,7 @@ def _need_same(settings: Mapping[str, object], folder: Path) -> None:
         raise DataError(message, str(folder), code=ErrorCode.INCOMPATIBLE, field=names)
 
 
-def _need_room(path: Path, *, overwrite: bool) -> None:
+def _check_replaceable(path: Path, *, overwrite: bool) -> None:
     """Refuse to replace a path that is no database, or without ``overwrite``."""
     if not path.exists():
         return

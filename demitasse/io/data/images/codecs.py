@@ -60,7 +60,7 @@ def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterat
     with opened(content) as image:
         for number in range(getattr(image, "n_frames", 1)):
             image.seek(number)
-            _need_room(image, len(content))  # pages may differ in size
+            _check_size(image, len(content))  # pages may differ in size
             image.load()  # a frame may change the channels of the composed image
             yield pixels_of(image, color)
 
@@ -148,7 +148,7 @@ def opened(content: bytes | memoryview) -> Iterator[Image]:
         PIL.Image.init()
         known = [name for name in FORMATS if name in PIL.Image.OPEN]
         with PIL.Image.open(io.BytesIO(content), formats=known) as image:
-            _need_room(image, len(content))
+            _check_size(image, len(content))
             image.info[MAXIMUM] = _pnm_maximum(image)
             yield image
     except PIL.UnidentifiedImageError as error:  # its message names our buffer, not the file
@@ -172,7 +172,7 @@ DAMAGE = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, st
 """Exceptions of Pillow for damaged files; warnings only if Python raises them as errors."""
 
 
-def _need_room(image: Image, size: int) -> None:
+def _check_size(image: Image, size: int) -> None:
     """Refuse an image that is too large for its file, before decoding."""
     most = max(ROOM, GROWTH * size) // 4
     if image.width * image.height > most:

@@ -218,10 +218,10 @@ class AnnotatedMaker:
     """
 
     def __init__(
-        self, augmenter: AnnotatedAugmenter, transformer: DataTransformer, keeping: EmitFilter,
+        self, augmenter: AnnotatedAugmenter, transformer: DataTransformer, emit_filter: EmitFilter,
         random: RecordRandom, *, labels: bool, boxes: bool,
     ) -> None:  # fmt: skip
-        self._augmenter, self._transformer, self._keeping = augmenter, transformer, keeping
+        self._augmenter, self._transformer, self._emit_filter = augmenter, transformer, emit_filter
         self._random, self._labels, self._boxes = random, labels, boxes
         self._threads = Threads("annotate")
 
@@ -275,7 +275,7 @@ class AnnotatedMaker:
         if not (self._boxes or record.HasField("type")):
             return Scene(image, None, label_of(record.datum))
         region, turned = self._transformer.visible_region(image.shape, number)
-        rows = self._keeping.project(rows, region)
+        rows = self._emit_filter.project(rows, region)
         return Scene(image, mirrored(rows) if turned else rows, 0)
 
 

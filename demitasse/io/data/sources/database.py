@@ -21,7 +21,7 @@ class RecordReader:
 
     def __init__(self, database: Database, position: int = 0, shard: Shard = UNSHARDED) -> None:
         self._database, self._step = database, shard.world_size
-        self._cursor, self._rooms = database.new_cursor(), BufferPool()
+        self._cursor, self._buffers = database.new_cursor(), BufferPool()
         self._size: int | None = None  # records in the database, known after one epoch
         self._at = 0  # index in the database
         self._second: RecordReader | None = None
@@ -41,11 +41,11 @@ class RecordReader:
 
     def take(self, count: int, *, to_end: bool = False) -> list[Raw]:
         """Return ``count`` records, or fewer ``to_end``; valid until the next call or ``close``."""
-        self._rooms.clear()
+        self._buffers.clear()
         taken: list[Raw] = []
         while len(taken) < count and not (to_end and taken and self.at_start):
             together = count - len(taken) if self._step == 1 else 1
-            part = self._cursor.take(together, self._rooms)
+            part = self._cursor.take(together, self._buffers)
             taken += part
             self._count_steps(len(part))
             self._advance(self._step - 1)
@@ -188,9 +188,9 @@ class DatabaseBatches:
             return True
         except RecordError as error:
             if not (error.broken and self._policy.skip):
-                raise self._placed(error, slots[error.index]) from error
+                raise self._located(error, slots[error.index]) from error
         except DemitasseError as error:
-            raise self._placed(error, slots.start) from error
+            raise self._located(error, slots.start) from error
         good = self._without_broken(records, slots)
         if good:
             try:
@@ -198,7 +198,7 @@ class DatabaseBatches:
                 self._maker.make(batch, raws, slots.start, self._step, list(good))
             except RecordError as error:
                 number, _ = list(good.values())[error.index]
-                raise self._placed(error, number) from error
+                raise self._located(error, number) from error
         return bool(good)
 
     def _without_broken(self, records: list[Raw], slots: range) -> dict[int, NumberedRecord]:
@@ -232,9 +232,9 @@ class DatabaseBatches:
         try:
             self._maker.batch_shapes(raw, slot, 1)
         except DemitasseError as error:
-            raise self._placed(error, number) from error
+            raise self._located(error, number) from error
         return record
 
-    def _placed(self, error: DemitasseError, number: int) -> DataError:
+    def _located(self, error: DemitasseError, number: int) -> DataError:
         """Return the error with the names of the database and the record."""
         return located(error, self._source, self.key_of(number))

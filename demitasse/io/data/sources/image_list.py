@@ -152,7 +152,7 @@ class ImageListBatches(ListSampler[Image]):
             try:
                 self._transformer.finish([pixels], data[index : index + 1], first=number)
             except DemitasseError as error:
-                raise self._placed(error, entry) from error
+                raise self._located(error, entry) from error
 
     def _load(self, at: int, number: int) -> Image:
         """Return image ``at`` of the order, with the random numbers of record ``number``."""
@@ -165,10 +165,10 @@ class ImageListBatches(ListSampler[Image]):
             pixels = self._transformer.augment([pixels], first=number)[0]
             self._transformer.infer_shape(pixels.shape)
         except DemitasseError as error:
-            raise self._placed(error, index) from error
+            raise self._located(error, index) from error
         return Image(number, index, pixels)
 
-    def _placed(self, error: DemitasseError, index: int) -> DataError:
+    def _located(self, error: DemitasseError, index: int) -> DataError:
         name = self._entries[index].name
         path: Path | None = None
         with suppress(DemitasseError):  # an impossible file name

@@ -118,14 +118,17 @@ class AnnotatedAugmenter:
     """Augments images and their objects; ``emit_constraint`` of ``param`` is ignored here."""
 
     def __init__(
-        self, param: TransformationParameter, samplers: Sequence[BatchSampler], keeping: EmitFilter
+        self,
+        param: TransformationParameter,
+        samplers: Sequence[BatchSampler],
+        emit_filter: EmitFilter,
     ) -> None:
         steps = Augmenter(param).steps
         self._before: list[Step] = [step for step in steps if isinstance(step, (Distort, Expand))]
         self._after: list[Step] = [
             step for step in steps if not isinstance(step, (Distort, Expand))
         ]
-        self._sample, self._keeping = Sample(samplers), keeping
+        self._sample, self._emit_filter = Sample(samplers), emit_filter
         resized = [step for step in steps if isinstance(step, Resize) and step.to_one_size]
         if self._sample and not (resized or param.crop_size or param.crop_h):
             _refuse("batch_sampler", MANY_SIZES)
@@ -141,7 +144,7 @@ class AnnotatedAugmenter:
             image, rows = self._changed(step, image, rows, draws)
         if self._sample:
             image, region = cut(image, self._sample.region(rows[:, BOX], draws))
-            rows = self._keeping.project(rows, region)
+            rows = self._emit_filter.project(rows, region)
         for step in self._after:
             image, rows = self._changed(step, image, rows, draws)
         return image, rows
@@ -150,5 +153,7 @@ class AnnotatedAugmenter:
         self, step: Step, image: np.ndarray, rows: np.ndarray, draws: Draws
     ) -> tuple[np.ndarray, np.ndarray]:
         if isinstance(step, (Expand, Resize)):
-            rows = self._keeping.project(rows, step.region((image.shape[1], image.shape[2]), draws))
+            rows = self._emit_filter.project(
+                rows, step.region((image.shape[1], image.shape[2]), draws)
+            )
         return step(image, draws), rows

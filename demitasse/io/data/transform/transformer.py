@@ -248,7 +248,7 @@ class DataTransformer:
         words = None
         if self._mirror or self._crops_anywhere:
             words = self._random(number, 1)[0]
-        top, left, turned = self._placed(H - h, W - w, words)
+        top, left, turned = self._crop_position(H - h, W - w, words)
         return (left / W, top / H, (left + w) / W, (top + h) / H), turned
 
     def close(self) -> None:
@@ -277,9 +277,11 @@ class DataTransformer:
                 checked = image.shape
                 need_shape(f"record {i} of the batch becomes", self.infer_shape(checked), shape[1:])
             room = checked[1] - h, checked[2] - w
-            yield image, *self._placed(*room, None if words is None else words[i])
+            yield image, *self._crop_position(*room, None if words is None else words[i])
 
-    def _placed(self, rows: int, columns: int, words: np.ndarray | None) -> tuple[int, int, bool]:
+    def _crop_position(
+        self, rows: int, columns: int, words: np.ndarray | None
+    ) -> tuple[int, int, bool]:
         """Return the crop position of a record, by its random words, and True if it is flipped."""
         turned = words is not None and self._mirror and bool(words[0] & 1)
         if words is not None and self._crops_anywhere:
