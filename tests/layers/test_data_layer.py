@@ -525,3 +525,13 @@ def test_the_numbers_of_blobs_are_checked(folder):
 def test_forcing_both_kinds_of_channels_is_refused(reading):
     with expect_error((ConfigError, ShapeError), mentions=["force_color", "force_gray"]):
         reading(transform={"force_color": True, "force_gray": True})
+
+
+def test_naming_a_record_leaves_the_threads_of_the_reader_alone(reading, monkeypatch):
+    layer = reading().forward().layer
+    closed = []
+    monkeypatch.setattr(layer.transformer, "close", lambda: closed.append(True))
+
+    source, key = layer.record_of(1)
+
+    assert (source.rpartition("/")[2], key, closed) == ("some_lmdb", "00000001", [])

@@ -20,8 +20,9 @@ from demitasse.core.device import Device
 from demitasse.core.paths import resolve_path
 from demitasse.core.threads import Uninterrupted
 from demitasse.io.data.bad_records import BadRecordPolicy, skips
+from demitasse.io.data.databases.database import open_db
 from demitasse.io.data.prefetch import Prefetcher
-from demitasse.io.data.sources.database import BatchMaker, DatabaseBatches
+from demitasse.io.data.sources.database import BatchMaker, DatabaseBatches, RecordReader
 from demitasse.io.data.sources.fingerprint import Fingerprint, database_fingerprint
 from demitasse.io.data.sources.source import (
     ALL_BATCHES,
@@ -391,5 +392,9 @@ class DatabaseLayer(EpochDataLayer):
         )
 
     def record(self, number: int) -> tuple[str, str] | None:
-        with closing(self.open_source(0)) as source:
-            return str(self.source), source.key_of(number)
+        backend = DataParameter.DB.Name(self.param.data_param.backend)
+        with (
+            closing(open_db(self.source, backend)) as database,
+            closing(RecordReader(database)) as reader,
+        ):
+            return str(self.source), reader.key_of(number)

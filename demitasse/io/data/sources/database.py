@@ -167,10 +167,6 @@ class DatabaseBatches:
         self.position += count * self._step
         self._note(batch)
 
-    def key_of(self, number: int) -> str:
-        """Return the key of a record, numbered over all epochs, for messages."""
-        return self._reader.key_of(number)
-
     def close(self) -> None:
         self._maker.close()
         self._reader.close()
@@ -237,4 +233,4 @@ class DatabaseBatches:
 
     def _located(self, error: DemitasseError, number: int) -> DataError:
         """Return the error with the names of the database and the record."""
-        return located(error, self._source, self.key_of(number))
+        return located(error, self._source, self._reader.key_of(number))
