@@ -187,7 +187,7 @@ def test_a_module_that_there_is_not_and_the_nearest_name(folder):
 
 
 def test_faults_of_a_map_are_all_named(folder):
-    Path("names.txt").write_text('konv = a\nnorm scale = b\nfc = c\n"block\\conv" = d\n')
+    Path("names.txt").write_text('konv = a\nnorm scale = b\nfc = c\n"block\\conv" = d\nfc = "e\n')
 
     result = run("weights export net.caffemodel out.safetensors --map names.txt")
 
@@ -196,6 +196,7 @@ def test_faults_of_a_map_are_all_named(folder):
     assert "'conv'" in result.stderr
     assert "LAYER = MODULE" in result.stderr
     assert "line 4" in result.stderr
+    assert "line 5" in result.stderr
     assert not Path("out.safetensors").exists()
 
 

@@ -183,7 +183,7 @@ def _need(unit: Unit, tensors: Tensors, wanted: Tensors) -> None:
 Pairs = list[tuple[Unit, str]]  # units with the names of their modules
 UNREAD = "num_batches_tracked"  # counter of PyTorch's BatchNorm, which Caffe does not have
 
-TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[=+#]|[^\s=+#"]+)')
+TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[=+#"]|[^\s=+#"]+)')
 
 
 def modules_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
@@ -211,7 +211,7 @@ def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
         tokens = takewhile(lambda token: token != "#", TOKEN.findall(line))
         try:
             words = [json.loads(one) if one.startswith('"') else one for one in tokens]
-        except ValueError:  # e.g. a lone backslash
+        except ValueError:  # e.g. a lone backslash or quote
             words = [line]
         if not words:
             continue
