@@ -9,7 +9,7 @@ keys go to the last level, so LevelDB has nothing to compact.
 Checksums are CRC-32C, computed over many bytes in parallel. A checksum without its initial value is
 linear over bits: crc(a + b) is crc(a), advanced by len(b) zero bytes, XOR crc(b). The bytes are
 split into lanes of equal length, all lanes go through the tables in parallel, and neighbours are
-combined until one checksum is left.
+combined until one checksum is left. The initial value goes through zero bytes of the same length.
 
 Source: LevelDB, ``doc/log_format.md``, ``doc/table_format.md``, ``db/version_edit.cc``,
 ``util/crc32c.h`` (mask); Snappy, ``format_description.txt``; RFC 3720, appendix B.4 (polynomial).
@@ -285,15 +285,14 @@ MASK = 0xA282EAD8
 
 def crc32c(content: bytes) -> int:
     """Return the checksum of ``content``."""
-    if len(content) < 4:
-        checksum = ALL
-        for byte in content:
-            checksum = int(_tables(0)[0][(checksum ^ byte) & 0xFF]) ^ checksum >> 8
-        return checksum ^ ALL
-    lanes = -(-len(content) // LANE)
+    size = len(content)
+    initial = np.array([ALL], np.uint32)
+    for power in range(size.bit_length()):
+        if size >> power & 1:
+            initial = _advance(initial, power)
+    lanes = max(1, -(-size // LANE))
     padded = np.zeros(lanes * LANE, np.uint8)  # zeros in front change nothing
-    padded[len(padded) - len(content) :] = np.frombuffer(content, np.uint8)
-    padded[len(padded) - len(content) :][:4] ^= 0xFF  # the initial value
+    padded[len(padded) - size :] = np.frombuffer(content, np.uint8)
     words = np.ascontiguousarray(padded.view("<u4").reshape(lanes, LANE // 4).T)
     state = np.zeros(lanes, np.uint32)
     for column in words:
@@ -304,7 +303,7 @@ def crc32c(content: bytes) -> int:
             state = np.concatenate([np.zeros(1, np.uint32), state])
         state = _advance(state[::2], power) ^ state[1::2]
         power += 1
-    return int(state[0]) ^ ALL
+    return int(state[0] ^ initial[0]) ^ ALL
 
 
 def masked(checksum: int) -> int:
