@@ -5,7 +5,12 @@ import pytest
 from expect_error import expect_error
 
 from demitasse.errors import ConfigError, DataError, ShapeError
-from demitasse.io.data import annotated_datum, write_annotations, write_database
+from demitasse.io.data import (
+    annotated_datum,
+    array_to_datum,
+    write_annotations,
+    write_database,
+)
 from demitasse.io.data.databases.writing import write_records
 from demitasse.io.proto import AnnotatedDatum
 from demitasse.testing import make_layer
@@ -170,6 +175,20 @@ def test_records_without_a_type_have_labels(open_layer, folder):
 
     assert label.tolist() == [7]
     assert boxes.shape == (1, 1, 1, 8)
+
+
+def test_a_record_without_a_type_that_is_too_small_is_named_or_skipped(open_layer, folder):
+    sides = (40, 40, 20, 40)
+    images = [np.full((3, side, side), k, np.uint8) for k, side in enumerate(sides)]
+    records = [AnnotatedDatum(datum=array_to_datum(image, k)) for k, image in enumerate(images)]
+    write_records(folder / "plain", [(b"%d" % k, record) for k, record in enumerate(records)])
+    layer = open_layer("crop_size: 30", source="plain", batch=4)
+
+    with expect_error(DataError, mentions=["record '2'", "crop_size"]):
+        layer.forward()
+
+    skipping = open_layer("crop_size: 30", source='plain" on_error: "skip', batch=4)
+    assert skipping.forward()[1].tolist() == [0, 1, 3, 3]
 
 
 def test_a_record_is_changed_alike_whoever_reads_it(open_layer):

@@ -203,9 +203,10 @@ def stacked_labels(labels: Sequence[Label]) -> np.ndarray:
 
 
 class Scene(NamedTuple):
-    """A record: pixels (C, H, W) before cropping, and its visible objects or its label."""
+    """A record: pixels (C, H, W), their shape after cropping, and visible objects or a label."""
 
     pixels: np.ndarray
+    shape: Shape
     objects: np.ndarray | None
     label: Label
 
@@ -228,7 +229,7 @@ class AnnotatedMaker:
     def batch_shapes(self, raw: Raw, number: int, count: int) -> list[Shape]:
         """Return the shapes of a batch of ``count`` records like this record."""
         scene = self._read(raw, number)
-        data: Shape = (count, *self._transformer.infer_shape(scene.pixels.shape))
+        data: Shape = (count, *scene.shape)
         if scene.objects is None:
             return [data, (count,)][: 1 + self._labels]
         return [data, (1, 1, max(len(scene.objects), 1), 1 + len(COLUMNS))][: 1 + self._labels]
@@ -245,9 +246,8 @@ class AnnotatedMaker:
                 raise RecordError.of(error, index) from error
 
         scenes = self._threads.map(read, range(len(records)))
-        shapes: list[Shape] = []
-        for index, scene in enumerate(scenes):
-            shapes.append(self._transformer.infer_shape(scene.pixels.shape))
+        shapes = [scene.shape for scene in scenes]
+        for index in range(len(shapes)):
             need_like_first(shapes, index)
         data = batch.array(0, (len(records), *shapes[0]))
         pixels = [scene.pixels for scene in scenes]
@@ -272,11 +272,12 @@ class AnnotatedMaker:
             raise DataError(message, code=ErrorCode.MISSING, field="datum")
         image = datum_to_array(record.datum, self._transformer.color)
         image, rows = self._augmenter(image, objects_in(record), self._random(number, 1)[0])
+        shape = self._transformer.infer_shape(image.shape)
         if not (self._boxes or record.HasField("type")):
-            return Scene(image, None, label_of(record.datum))
+            return Scene(image, shape, None, label_of(record.datum))
         region, turned = self._transformer.visible_region(image.shape, number)
         rows = self._emit_filter.project(rows, region)
-        return Scene(image, mirrored(rows) if turned else rows, 0)
+        return Scene(image, shape, mirrored(rows) if turned else rows, 0)
 
 
 def _labels(scenes: Sequence[Scene]) -> np.ndarray:
