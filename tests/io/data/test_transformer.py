@@ -220,6 +220,14 @@ def test_a_single_array_gives_a_single_array():
     np.testing.assert_array_equal(transformer().transform(image), image)
 
 
+def test_nested_lists_are_records():
+    images = random_images(2, 1, 3, 4)
+
+    result = transformer().transform(images.tolist())
+
+    np.testing.assert_array_equal(result, transformer().transform(images))
+
+
 def test_messages_are_transformed():
     images = random_images(2, 3, 6, 7)
     messages = [array_to_datum(image) for image in images]

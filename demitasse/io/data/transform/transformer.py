@@ -47,11 +47,13 @@ def as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> t
     if not images:
         message = "there are no records to transform"
         raise ShapeError(message, code=ErrorCode.MISSING)
-    batch = [datum_to_array(one, color) if isinstance(one, Datum) else one for one in images]
+    batch = [
+        datum_to_array(one, color) if isinstance(one, Datum) else np.asarray(one) for one in images
+    ]
     for one in batch:
-        if np.ndim(one) != 3:
-            message = f"got a record of {np.shape(one)}, expected (C, H, W)"
-            raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=np.shape(one))
+        if one.ndim != 3:
+            message = f"got a record of {one.shape}, expected (C, H, W)"
+            raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=one.shape)
     return batch, False
 
 
