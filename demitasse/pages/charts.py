@@ -132,7 +132,7 @@ class Chart:
                 axes.axhline(self.limit, color=INK, linewidth=0.8, linestyle=":")
             axes.set_xlabel(self.x_label)
             # above the axis: beside it a long label would be cut where names of places are long
-            axes.set_title(shown_name(self.y_label, LONGEST_LABEL), loc="left", fontsize=9)
+            axes.set_title(_shown_name(self.y_label, LONGEST_LABEL), loc="left", fontsize=9)
             self._scale_y(axes)
             if self.places:
                 self._name_places(axes, size[0])
@@ -173,7 +173,7 @@ class Chart:
 
     def _name_places(self, axes: Axes, width: float) -> None:
         step = max(1, -(-len(self.places) // int(4 * width)))
-        named = [shown_name(place) for place in self.places[::step]]
+        named = [_shown_name(place) for place in self.places[::step]]
         ticks = range(0, len(self.places), step)
         if sum(map(len, named)) < 6 * width:  # they fit side by side
             axes.set_xticks(ticks, named)
@@ -235,7 +235,7 @@ def _add_legend(figure: Figure, lines: Sequence[Line2D], names: Sequence[str]) -
     shown, widest = {}, 0.0
     for line, name in named.items():
         for size in (len(name), int(room / font.get_size())):  # no letter is wider than its height
-            shown[line] = shown_name(name, size)
+            shown[line] = _shown_name(name, size)
             width = text_to_path.get_text_width_height_descent(shown[line], font, ismath=False)[0]
             if width < room:
                 break
@@ -248,7 +248,7 @@ def _add_legend(figure: Figure, lines: Sequence[Line2D], names: Sequence[str]) -
     )  # fmt: skip
 
 
-def shown_name(text: str, longest: int = LONGEST) -> str:
+def _shown_name(text: str, longest: int = LONGEST) -> str:
     """Return a name for a drawing, without control characters and formulas, shortened."""
     shown = escaped(text, one_line=True)
     if len(shown) > longest:

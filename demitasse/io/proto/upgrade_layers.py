@@ -259,7 +259,7 @@ def _align(net: NetParameter, index: int) -> list[str]:
     crop = net.layer[index]
     if crop.HasField("crop_param") or len(crop.bottom) != 2:
         return []
-    offset = crop_offset(net, index)
+    offset = _crop_offset(net, index)
     if offset is None:
         note = f"layer {crop.name!r}: the bottoms of CROP have no common coordinates, offset is 0"
         return [Problem(note)]
@@ -273,7 +273,7 @@ Map = tuple[Fraction, Fraction]  # scale and shift along one axis
 SIDES = ("h", "w")
 
 
-def crop_offset(net: NetParameter, index: int) -> list[int] | None:
+def _crop_offset(net: NetParameter, index: int) -> list[int] | None:
     """Return where the second bottom of a Crop layer begins on the first: row and column.
 
     A convolution or pooling maps a pixel ``x`` of its top to ``scale * x + shift`` of its bottom.

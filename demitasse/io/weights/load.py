@@ -52,7 +52,7 @@ class LoadReport:
     mismatched: dict[str, str] = field(default_factory=dict)
 
 
-def message_pairs(
+def _message_pairs(
     name: str, mine: Sequence[Blob], theirs: Sequence[BlobProto], arrays: Arrays
 ) -> list[tuple[Blob, BlobProto]]:
     """Pair a layer's parameters with those of a caffemodel, of equal or legacy shapes."""
@@ -78,7 +78,7 @@ def message_pairs(
     return list(zip(mine, theirs, strict=True))
 
 
-def array_pairs(
+def _array_pairs(
     net: Structure, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
 ) -> list[tuple[Blob, np.ndarray]]:
     """Pair a layer's parameters with arrays of a file, which may lack shared parameters."""
@@ -108,7 +108,7 @@ def array_pairs(
 
 
 @contextmanager
-def skipping_mismatches(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
+def _skipping_mismatches(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
     """Record a layer that does not fit if ``skip``; otherwise raise the error."""
     try:
         yield
@@ -122,7 +122,7 @@ def skipping_mismatches(name: str, report: LoadReport, skip: bool) -> Iterator[N
             report.loaded.remove(name)
 
 
-def target_blobs(
+def _target_blobs(
     net: Structure, name: str, has_blobs: bool, report: LoadReport
 ) -> list[Blob] | None:
     """Return the parameters of the net's layer of a name, or None, and update the report."""
@@ -230,13 +230,13 @@ def load_into(
 def _load_message(net: Structure, message: NetParameter, arrays: Arrays, skip: bool) -> LoadReport:
     report, pairs = LoadReport(), dict[str, list[tuple[Blob, BlobProto]]]()
     for layer in message.layer:
-        mine = target_blobs(net, layer.name, bool(layer.blobs), report)
+        mine = _target_blobs(net, layer.name, bool(layer.blobs), report)
         if mine is None:
             continue
         pairs.pop(layer.name, None)
-        with skipping_mismatches(layer.name, report, skip):
+        with _skipping_mismatches(layer.name, report, skip):
             stored_blobs = converted_blobs(layer, len(mine), arrays)
-            pairs[layer.name] = message_pairs(layer.name, mine, stored_blobs, arrays)
+            pairs[layer.name] = _message_pairs(layer.name, mine, stored_blobs, arrays)
     with np.errstate(over="ignore", invalid="ignore"):  # doubles may overflow to infinity, as in C
         _copy(list(chain.from_iterable(pairs.values())), arrays)
     report.missing = [name for name in net.params if name not in report.loaded]
@@ -275,11 +275,11 @@ def _copy(pairs: Sequence[tuple[Blob, BlobProto]], arrays: Arrays) -> None:
 def _load_arrays(net: Structure, weights: Parameters, skip: bool) -> LoadReport:
     report, pairs = LoadReport(), list[tuple[Blob, np.ndarray]]()
     for name, arrays in weights.items():
-        mine = target_blobs(net, name, bool(arrays), report)
+        mine = _target_blobs(net, name, bool(arrays), report)
         if mine is None:
             continue
-        with skipping_mismatches(name, report, skip):
-            pairs += array_pairs(net, name, mine, arrays)
+        with _skipping_mismatches(name, report, skip):
+            pairs += _array_pairs(net, name, mine, arrays)
     with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
         for blob, array in pairs:
             blob.set_floats(array.reshape(-1), NO_GRADIENT)

@@ -34,10 +34,10 @@ PART = 1 << 20  # bytes per read
 def read_npy(path: Path) -> np.ndarray:
     """Return the array in a file; a ValueError if there is no array of numbers."""
     with regular_file(path).open("rb") as file:
-        return read_array(file, path.stat().st_size)
+        return _read_array(file, path.stat().st_size)
 
 
-def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray:
+def _read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray:
     """Return the array in the next ``size`` bytes of a file; with ``texts``, perhaps of strings."""
     start = file.read(8)
     known = len(start) == 8 and start[:6] == MAGIC and start[6] in LENGTHS
@@ -126,7 +126,7 @@ def _check_members(archive: zipfile.ZipFile, size: int) -> None:
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, *, texts: bool) -> np.ndarray:
     try:
         with archive.open(member) as file:
-            return read_array(file, member.file_size, texts=texts)
+            return _read_array(file, member.file_size, texts=texts)
     except ValueError as error:
         message = f"{member.filename!r}: {error}"
         raise ValueError(message) from error

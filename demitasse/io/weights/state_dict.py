@@ -126,7 +126,7 @@ class Unit:
         ]
 
 
-def units_of(layers: Sequence[LayerParameter]) -> list[Unit]:
+def _units_of(layers: Sequence[LayerParameter]) -> list[Unit]:
     """Return units of layers with parameters; a Scale behind a BatchNorm joins its unit."""
     found: list[Unit] = []
     normed: dict[str, int] = {}  # blob -> unit that ends with the BatchNorm making the blob
@@ -186,7 +186,7 @@ UNREAD = "num_batches_tracked"  # counter of PyTorch's BatchNorm, which Caffe do
 TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[=+#"]|[^\s=+#"]+)')
 
 
-def modules_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
+def _modules_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
     """Return the tensors of each module of a state_dict, in order."""
     found: dict[str, Tensors] = {}
     for name, array in arrays.items():
@@ -196,7 +196,7 @@ def modules_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
     return found
 
 
-def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
+def _read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
     """Read a map file for layers with parameters; a ConfigError lists all faulty lines."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -244,7 +244,7 @@ def map_text(pairs: Pairs) -> str:
     )
 
 
-def by_order(
+def _by_order(
     units: Sequence[Unit], wanted: Sequence[Tensors], modules: Mapping[str, Tensors]
 ) -> Pairs:
     """Pair each unit with the first unused module with tensors of the same shapes.
@@ -285,9 +285,9 @@ def to_state_dict(
 ) -> tuple[dict[str, np.ndarray], Pairs]:
     """Return the state_dict of a file's parameters, and its pairs, by a map file or layer names."""
     if path is None:
-        pairs = [(unit, unit.names[0]) for unit in units_of(layers)]
+        pairs = [(unit, unit.names[0]) for unit in _units_of(layers)]
     else:
-        pairs = read_map(path, layers)
+        pairs = _read_map(path, layers)
     found: dict[str, np.ndarray] = {}
     for unit, module in pairs:
         tensors = unit.to_torch([list(weights[name].values()) for name in unit.names])
@@ -308,17 +308,17 @@ def pairs_for(
 ) -> Pairs:
     """Return the pairs of a net's layers and modules, by a map file, or by order and shapes."""
     if path is not None:
-        return read_map(path, layers)
-    units = units_of(layers)
+        return _read_map(path, layers)
+    units = _units_of(layers)
     wanted = [unit.wanted([shapes[name] for name in unit.names]) for unit in units]
-    return by_order(units, wanted, modules_of(arrays))
+    return _by_order(units, wanted, _modules_of(arrays))
 
 
 def to_parameters(
     pairs: Pairs, shapes: Mapping[str, Sequence[tuple[int, ...]]], arrays: Mapping[str, np.ndarray]
 ) -> tuple[Parameters, list[str]]:
     """Return a net's parameters, and the unused modules; a WeightsError lists all faults."""
-    modules, faults, found = modules_of(arrays), list[str](), Parameters()
+    modules, faults, found = _modules_of(arrays), list[str](), Parameters()
     for unit, module in pairs:
         if module not in modules:
             near = suggestion(module, modules)

@@ -92,7 +92,7 @@ class Meta:
         return cls(page_size, transaction, last, depth, records, None if empty else root)
 
 
-def branch_children(content: bytes, at: int, size: int, number: int) -> list[int]:
+def _branch_children(content: bytes, at: int, size: int, number: int) -> list[int]:
     """Return the child page numbers of the branch page at an offset, in key order."""
     places = _node_offsets(content, at, size, number, BRANCH)
     unpack = BRANCH_NODE.unpack_from
@@ -322,7 +322,7 @@ class LmdbTree:
                 continue
             at = pages.find(number, self._page_size)
             if len(levels) < meta.depth:
-                levels.append(iter(branch_children(pages.content, at, self._page_size, number)))
+                levels.append(iter(_branch_children(pages.content, at, self._page_size, number)))
                 continue
             layout = self._layout
             keys = None if layout is None else layout.keys_of(pages.content, at, number)
@@ -345,7 +345,7 @@ class LmdbTree:
             return None
         for _ in range(1, self._file.meta.depth):
             at = pages.find(number, size)
-            number = branch_children(pages.content, at, size, number)[-1]
+            number = _branch_children(pages.content, at, size, number)[-1]
         at = pages.find(number, size)
         return LeafLayout(pages.content, at, size, number).keys[-1]
 

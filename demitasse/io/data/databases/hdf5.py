@@ -175,13 +175,13 @@ def need_memory(datasets: Sequence[Any]) -> None:
     if not datasets:
         return
     for one in datasets:
-        check_dataset(one)
+        _check_dataset(one)
     more = f" and {len(datasets) - 1} more" if len(datasets) > 1 else ""
     total, size = sum(one.nbytes for one in datasets), datasets[0].file.id.get_filesize()
     check_memory(f"{datasets[0].name}{more}", total, size)
 
 
-def check_dataset(dataset: Any) -> None:
+def _check_dataset(dataset: Any) -> None:
     """Refuse a data set that is stored in other files, or is larger than its file can hold."""
     check(hasattr(dataset, "chunks"), f"{dataset.name} is no data set")
     if dataset.is_virtual or dataset.external:  # first: the shape may depend on those files
@@ -267,7 +267,7 @@ class Hdf5File:
         if one is None or not hasattr(one, "dtype"):
             message = f"there is no data set {name!r}; found {', '.join(self._file) or 'none'}"
             raise DataError(message, str(self.path), code=ErrorCode.NOT_FOUND, field=name)
-        check_dataset(one)
+        _check_dataset(one)
         if one.dtype.kind not in "fiub" or not one.shape:
             message = f"data set {name!r} {one.shape} of {one.dtype} has no rows of numbers"
             code, got = ErrorCode.DTYPE_MISMATCH, str(one.dtype)

@@ -47,7 +47,7 @@ class RecordCollator:
         self._threads = Threads("decode")
         self._shape: tuple[int, ...] = (0, 0, 0)
         self._head = b""  # bytes before the pixels in records of that shape
-        self._label_in = lru_cache(MOST_TAILS)(label_in)
+        self._label_in = lru_cache(MOST_TAILS)(_label_in)
 
     def stack(self, records: Sequence[Raw]) -> tuple[Images, list[Label]]:
         """Return the pixels and labels of records.
@@ -122,7 +122,7 @@ class RecordCollator:
         ]
 
 
-def label_in(tail: bytes) -> Label | None:
+def _label_in(tail: bytes) -> Label | None:
     """Return the label in the bytes after the pixels; None if these contain other fields."""
     try:
         datum = Datum.FromString(tail)
@@ -159,7 +159,7 @@ class DatumMaker:
         data = batch.images(shape, images, self._transformer.mean_scale)
         self._transformer.finish(images, data, first=first, step=step, places=places)
         if self._labels:
-            stacked = stacked_labels(labels)
+            stacked = _stacked_labels(labels)
             batch.array(1, stacked.shape)[...] = stacked
 
     def close(self) -> None:
@@ -175,11 +175,11 @@ class DatumMaker:
                 shapes.append(self._transformer.infer_shape(image.shape))
             except DemitasseError as error:
                 raise RecordError.of(error, index) from error
-            need_like_first(shapes, index)
+            _need_like_first(shapes, index)
         return shapes[0]
 
 
-def need_like_first(shapes: Sequence[Shape], index: int) -> None:
+def _need_like_first(shapes: Sequence[Shape], index: int) -> None:
     """Refuse a record whose shape differs from the first record of its batch."""
     got, expected, code = shapes[index], shapes[0], ErrorCode.SHAPE_MISMATCH
     if got != expected:
@@ -187,7 +187,7 @@ def need_like_first(shapes: Sequence[Shape], index: int) -> None:
         raise RecordError(message, index, broken=False, code=code, got=got, expected=expected)
 
 
-def stacked_labels(labels: Sequence[Label]) -> np.ndarray:
+def _stacked_labels(labels: Sequence[Label]) -> np.ndarray:
     """Return the labels of a batch as an array: (N,), or (N, labels)."""
     if {*map(type, labels)} <= {int, float}:
         return np.asarray(labels)
@@ -248,7 +248,7 @@ class AnnotatedMaker:
         scenes = self._threads.map(read, range(len(records)))
         shapes = [scene.shape for scene in scenes]
         for index in range(len(shapes)):
-            need_like_first(shapes, index)
+            _need_like_first(shapes, index)
         data = batch.array(0, (len(records), *shapes[0]))
         pixels = [scene.pixels for scene in scenes]
         self._transformer.finish(pixels, data, first=first, step=step, places=places)
@@ -293,7 +293,7 @@ def _labels(scenes: Sequence[Scene]) -> np.ndarray:
                 message, index, broken=False, code=ErrorCode.CONFLICT, field="anno_type"
             )
     if first:
-        return stacked_labels([scene.label for scene in scenes])
+        return _stacked_labels([scene.label for scene in scenes])
     rows = [
         np.insert(scene.objects, 0, place, axis=1)
         for place, scene in enumerate(scenes)

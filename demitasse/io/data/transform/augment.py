@@ -92,7 +92,7 @@ class Augmenter:
 
         Shapes: (C, H, W) uint8, C 1 or 3 -> (C, h, w) uint8, or float32 with ``convert_to_lab``.
         """
-        need_bytes(image)
+        _need_bytes(image)
         draws = Draws(words)
         for step in self.steps:
             image = step(image, draws)
@@ -104,7 +104,7 @@ def _refuse(field: str, fault: str) -> NoReturn:
     raise ConfigError(message, code=ErrorCode.CONFLICT, field=field)
 
 
-def need_bytes(image: np.ndarray) -> None:
+def _need_bytes(image: np.ndarray) -> None:
     """Refuse arrays that are no images of bytes in 1 or 3 channels."""
     if image.dtype != np.uint8 or len(image) not in {1, 3}:
         message = (
@@ -138,7 +138,7 @@ class AnnotatedAugmenter:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return an augmented image (C, h, w) and its objects (G, 7), from (C, H, W) and (G, 7)."""
         if self._before or self._after:
-            need_bytes(image)
+            _need_bytes(image)
         draws = Draws(words)
         for step in self._before:
             image, rows = self._changed(step, image, rows, draws)

@@ -33,7 +33,7 @@ Images = np.ndarray | Sequence[np.ndarray]
 """One array (N, C, H, W), or N arrays (C, H, W); uint8 or floating point."""
 
 
-def as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> tuple[Images, bool]:
+def _as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> tuple[Images, bool]:
     """Return records as arrays (C, H, W), and True if there was a single record."""
     if isinstance(images, Datum):
         return [datum_to_array(images, color)], True
@@ -57,7 +57,7 @@ def as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> t
     return batch, False
 
 
-def need_shape(what: str, shape: tuple[int, ...], room: tuple[int, ...]) -> None:
+def _need_shape(what: str, shape: tuple[int, ...], room: tuple[int, ...]) -> None:
     """Refuse a result that does not fit its destination."""
     if shape != room:
         message = f"{what} {shape}, expected {room}"
@@ -166,7 +166,7 @@ class DataTransformer:
         Raises:
             ShapeError: A record has an unsuitable size, or ``out`` has another shape.
         """
-        batch, single = as_batch(images, self.color)
+        batch, single = _as_batch(images, self.color)
         if first is None:
             first, self._seen = self._seen, self._seen + step * len(batch)
         batch = self.augment(batch, first=first, step=step)
@@ -212,7 +212,7 @@ class DataTransformer:
             ShapeError: A record has an unsuitable size, or ``out`` has another shape.
         """
         shape = (len(images), *self.infer_shape(images[0].shape))
-        need_shape("the records become", shape, out.shape)
+        _need_shape("the records become", shape, out.shape)
         words = None
         if self._mirror or self._crops_anywhere:
             words = words_of(self._random, len(images), first, step, places)
@@ -277,7 +277,8 @@ class DataTransformer:
         for i, image in enumerate(images):
             if image.shape != checked:
                 checked = image.shape
-                need_shape(f"record {i} of the batch becomes", self.infer_shape(checked), shape[1:])
+                what = f"record {i} of the batch becomes"
+                _need_shape(what, self.infer_shape(checked), shape[1:])
             room = checked[1] - h, checked[2] - w
             yield image, *self._crop_position(*room, None if words is None else words[i])
 

@@ -55,7 +55,7 @@ WRONG_FILE = {
 FILES = {"NetParameter": "a net", "SolverParameter": "a solver", "LabelMap": "a label map"}
 
 
-def placed_elsewhere(name: str, shape: Schema) -> str:
+def _placed_elsewhere(name: str, shape: Schema) -> str:
     """Return a hint where a misplaced field belongs."""
     for other, fields in WRONG_FILE.items():
         if shape.name != other and name in fields and shape.name in WRONG_FILE:
@@ -72,7 +72,7 @@ def placed_elsewhere(name: str, shape: Schema) -> str:
     return f"; it belongs inside {named}"
 
 
-def wrong_kind(field: Field, token: Token, begins_field: bool) -> str:
+def _wrong_kind(field: Field, token: Token, begins_field: bool) -> str:
     """Return the reason why a token is no value of a field."""
     if begins_field or token.text in {"}", ">", ""}:
         return f"{field.name} has no value; it is {field.wants}"
@@ -268,7 +268,7 @@ class Parser:
             negative = bool(cursor.take("-"))
             value = cursor.next
             if value.kind not in {NAME, NUMBER} or cursor.begins_field():
-                raise Skip(token, wrong_kind(field, value, cursor.begins_field()))
+                raise Skip(token, _wrong_kind(field, value, cursor.begins_field()))
             cursor.advance()
             if field.convert:
                 return field.convert(value.text, negative)
@@ -280,7 +280,7 @@ class Parser:
         cursor = self.cursor
         token = cursor.next
         if token.kind != QUOTED:
-            raise Skip(token, wrong_kind(field, token, cursor.begins_field()))
+            raise Skip(token, _wrong_kind(field, token, cursor.begins_field()))
         parts = []
         while cursor.next.kind == QUOTED:
             parts.append(unescape(cursor.advance().text))
@@ -326,7 +326,7 @@ class Parser:
         if entry:
             text = f"{name.text} is not known to Caffe, but to {entry.forks}"
         else:
-            text += placed_elsewhere(name.text, shape) or suggestion(name.text, shape.fields)
+            text += _placed_elsewhere(name.text, shape) or suggestion(name.text, shape.fields)
         if self.ignore_unknown_fields:
             self._warn(name, f"{text}; skipped", kind)
         else:
