@@ -73,7 +73,7 @@ def new_hdf5(path: Path, hashed: _Hash | None = None) -> Iterator[Any]:
 
 def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
     """Return the parameters of each layer, by index; a shared parameter may be missing."""
-    from demitasse.io.data.databases.hdf5 import array_of, damage, member, need_memory
+    from demitasse.io.data.databases.hdf5 import arrays_of, damage, member
 
     found: dict[str, dict[str, np.ndarray]] = {}
     with damage(path, WeightsError), open_hdf5(path, "r") as file:
@@ -85,22 +85,22 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
                 message = f"{given}: give the .caffemodel.h5 beside it"
             raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
         members = list(_members(path, data))
-        need_memory([item for _, item in members if item is not None])
+        arrays = iter(arrays_of([item for _, item in members if item is not None]))
         for name, item in members:
             layer, _, index = name.rpartition("/")
             if item is None:
                 found.setdefault(name, {})
             else:
-                found.setdefault(layer, {})[index] = array_of(item)
+                found.setdefault(layer, {})[index] = next(arrays)
     weights: dict[str, dict[int, np.ndarray]] = {}
-    for layer, arrays in found.items():
-        if not all(NUMBER.fullmatch(index) for index in arrays):
-            names = ", ".join(arrays)
+    for layer, params in found.items():
+        if not all(NUMBER.fullmatch(index) for index in params):
+            names = ", ".join(params)
             message = f"{path}: parameters of layer {layer!r} are named {names}, expected 0, 1, ..."
             raise WeightsError(
                 message, code=ErrorCode.INVALID, file=str(path), layer=layer, got=names
             )
-        weights[layer] = {int(index): arrays[index] for index in sorted(arrays, key=int)}
+        weights[layer] = {int(index): params[index] for index in sorted(params, key=int)}
     return weights
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from demitasse.core.paths import is_file
 from demitasse.errors import ErrorCode, SnapshotError, WeightsError
-from demitasse.io.data.databases.hdf5 import array_of, damage, member, need_memory
+from demitasse.io.data.databases.hdf5 import array_of, arrays_of, damage, member
 from demitasse.io.proto import (
     BlobProto,
     NetParameter,
@@ -157,8 +157,7 @@ def _read_hdf5(path: Path) -> State:
             if names != [str(i) for i in range(len(names))]:
                 text = f"got history arrays named {', '.join(names)}, expected 0, 1, 2, ..."
                 raise SnapshotError(text, code=ErrorCode.CORRUPT, field="history").at(str(path))
-            stored = [member(history, name) for name in names]
-            need_memory(stored)
+            arrays = arrays_of([member(history, name) for name in names])
             resume = None
             if RESUME in file:
                 resume = parse_message(array_of(member(file, RESUME)).tobytes(), ResumeState)
@@ -167,7 +166,7 @@ def _read_hdf5(path: Path) -> State:
                 _integer(member(file, "iter")),
                 _text(array_of(member(file, "learned_net"))) if "learned_net" in file else "",
                 _integer(member(file, "current_step")) if "current_step" in file else 0,
-                [array_of(one) for one in stored],
+                arrays,
                 resume,
             )
     except WeightsError as error:

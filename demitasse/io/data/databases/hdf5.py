@@ -165,17 +165,25 @@ def member(group: Any, name: str, *, links: int = LINKS) -> Any:
 
 
 def array_of(dataset: Any) -> np.ndarray:
-    """Return all values of a data set; a ValueError as of ``need_memory``."""
-    need_memory([dataset])
-    return np.asarray(dataset[()])
+    """Return all values of a data set; see ``arrays_of``."""
+    return arrays_of([dataset])[0]
 
 
-def need_memory(datasets: Sequence[Any]) -> None:
+def arrays_of(datasets: Sequence[Any]) -> list[np.ndarray]:
+    """Return all values of data sets of one file.
+
+    Data sets that lie in other files, or take far more memory than their file, are a ValueError.
+    """
+    for one in datasets:
+        _check_dataset(one)
+    _check_total(datasets)
+    return [np.asarray(one[()]) for one in datasets]
+
+
+def _check_total(datasets: Sequence[Any]) -> None:
     """Refuse data sets of one file that take far more memory than the file has bytes."""
     if not datasets:
         return
-    for one in datasets:
-        _check_dataset(one)
     more = f" and {len(datasets) - 1} more" if len(datasets) > 1 else ""
     total, size = sum(one.nbytes for one in datasets), datasets[0].file.id.get_filesize()
     check_memory(f"{datasets[0].name}{more}", total, size)
@@ -223,7 +231,7 @@ class Hdf5File:
             with damage(path):
                 self._sets = [self._numbers(name) for name in names]
                 if whole:
-                    need_memory(self._sets)
+                    _check_total(self._sets)
             self.rows = int(self._sets[0].shape[0])
             for name, one in zip(names, self._sets, strict=True):
                 got, expected, code = one.shape[0], self.rows, ErrorCode.COUNT_MISMATCH
