@@ -35,10 +35,7 @@ LINKS = 16  # largest number of soft links on the way to a data set
 
 def read_list(source: Path, base_dir: Path | None = None) -> list[Path]:
     """Return the files in a list of names, separated by white space."""
-    try:
-        names = read_list_file(source, "list of HDF5 files").split()
-    except ValueError as error:
-        raise DataError(str(error), str(source), code=ErrorCode.INVALID) from error
+    names = read_list_file(source, "list of HDF5 files").split()
     if not names:
         message = "the list names no HDF5 file; write one path per line"
         raise DataError(message, str(source), code=ErrorCode.MISSING)

@@ -84,8 +84,6 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
                     foreground.append(Window(image, label, box))
                 elif overlap < bg_threshold:
                     background.append(Window(image, 0, box))
-    except DataError:
-        raise
     except (ValueError, StopIteration) as error:
         message = "the window file ends early, or has other text in place of a number"
         raise DataError(message, str(source), index, code=ErrorCode.UNREADABLE) from error
