@@ -161,44 +161,65 @@ def _value_info(value: Value, name: str, *, uint8: bool = False) -> Any:
 
 
 def to_half(model: Model) -> None:
-    """Convert a model to float16, except for its inputs and outputs."""
+    """Convert a model to float16, except for its inputs, outputs and indices.
+
+    Float16 is exact for integers up to 2048 only, so indices between two conversions, and inputs
+    and outputs of indices, stay float32.
+    """
     onnx, graph, constants = library("onnx"), model.message.graph, model.constants
-    float32, float16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    types = onnx.TensorProto
+    float32, float16, int64 = types.FLOAT, types.FLOAT16, types.INT64
 
     def cast(source: str, target: str, name: str, kind: int) -> Any:
         return onnx.helper.make_node("Cast", [source], [target], name=f"{name}/Cast", to=kind)
 
-    inside, outside = (
-        {
-            one.name: f"{one.name}@float16"
-            for one in infos
-            if one.type.tensor_type.elem_type == float32
-        }
+    inputs, outputs = (
+        [one.name for one in infos if one.type.tensor_type.elem_type == float32]
         for infos in (graph.input, graph.output)
     )
+    read_as_indices = {*outputs, *(x.input[0] for x in graph.node if _casts_to(x, int64))}
+    converted_to = {x.output[0] for x in graph.node if _casts_to(x, float32)}
+    indices = converted_to & read_as_indices
+    inside = {name: f"{name}@float16" for name in (*inputs, *indices)}
+    outside = {name: f"{name}@float16" for name in outputs if name not in indices}
     kept = {name for node in graph.node for _, name in _float32_inputs(node)} & constants.keys()
     for name, array in constants.items():
         if name not in kept and array.dtype == np.float32:
             constants[name] = _halved(array)
-    nodes = [cast(name, half, half, float16) for name, half in inside.items()]
-    singles = set[str]()
+    nodes: list[Any] = []
+    made = set[str]()  # outputs of the casts so far
+
+    def converted(name: str, target: str, kind: int) -> str:
+        """Return the value of this name after a cast, which is added once."""
+        if target not in made:
+            made.add(target)
+            nodes.append(cast(name, target, target, kind))
+        return target
+
     for node in graph.node:
-        _convert_node(node)
-        node.input[:] = [inside.get(name, outside.get(name, name)) for name in node.input]
+        if not _casts_to(node, int64):
+            node.input[:] = [
+                converted(name, inside[name], float16) if name in inside else name
+                for name in node.input
+            ]
+        if node.output[0] not in indices:
+            _convert_node(node)
+        node.input[:] = [outside.get(name, name) for name in node.input]
         node.output[:] = [outside.get(name, name) for name in node.output]
         for number, name in _float32_inputs(node):
             if name not in kept and not (name in constants and constants[name].dtype.kind == "i"):
-                single = f"{name}@float32"
-                if single not in singles:
-                    singles.add(single)
-                    nodes.append(cast(name, single, single, float32))
-                node.input[number] = single
+                node.input[number] = converted(name, f"{name}@float32", float32)
         nodes.append(node)
     nodes += [cast(half, name, half, float32) for name, half in outside.items()]
-    made = onnx.GraphProto(node=nodes)  # copies, as the nodes belong to the graph
+    copied = onnx.GraphProto(node=nodes)  # copies, as the nodes belong to the graph
     del graph.node[:]
-    graph.node.extend(made.node)
-    _set_float16(graph.value_info)
+    graph.node.extend(copied.node)
+    _set_float16(one for one in graph.value_info if one.name not in indices)
+
+
+def _casts_to(node: Any, kind: int) -> bool:
+    """Return True for a Cast to an element type."""
+    return bool(node.op_type == "Cast" and node.attribute[0].i == kind)
 
 
 def _float32_inputs(node: Any) -> list[tuple[int, str]]:

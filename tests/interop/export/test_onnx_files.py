@@ -202,6 +202,39 @@ def test_numbers_of_16_bits_inside(small, tmp_path):
     assert 0 < done.compare().worst.relative < 1e-2
 
 
+EMBED = """
+layer { name: "embed" type: "Embed" bottom: "data" top: "embed"
+  embed_param { input_dim: 5000 num_output: 3 weight_filler { type: "gaussian" std: 1 } } }
+"""
+UNPOOL = """
+layer { name: "pool" type: "Pooling" bottom: "data" top: "pool" top: "mask"
+  pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "up" type: "Upsample" bottom: "pool" bottom: "mask" top: "up"
+  upsample_param { scale: 2 } }
+"""
+ARGMAX = 'layer { name: "best" type: "ArgMax" bottom: "data" top: "best" }'
+
+
+@pytest.mark.parametrize(
+    ("text", "array"),
+    [
+        (EMBED, np.array([[1, 2049, 2051, 4999]])),
+        (UNPOOL, np.arange(64 * 64).reshape(1, 1, 64, 64) % 1009),
+        (ARGMAX, np.arange(5000)[None] == 4999),
+    ],
+    ids=["embed", "unpool", "argmax"],
+)
+def test_indices_are_exact_in_numbers_of_16_bits(text, array, tmp_path):
+    array = array.astype(np.float32)
+    done = dm.export_onnx(net(text, {"data": array.shape}), None, tmp_path / "net.onnx",
+                          float16=True)  # fmt: skip
+
+    found = done.compare({"data": array})
+
+    assert found.worst.relative < 1e-3
+    assert all(one.relative == 0 for one in found.all if one.type == "ArgMax")
+
+
 def test_large_constants_go_to_a_file_beside(small, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MOST_BYTES", 100)
     monkeypatch.setattr(files, "SMALL", 50)

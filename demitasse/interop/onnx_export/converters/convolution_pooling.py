@@ -98,7 +98,7 @@ def _upsample(node: LayerNode, graph: GraphBuilder) -> Result:
     places = y.shape[-2] * y.shape[-1]
     empty = graph.add("ConstantOfShape", graph.sizes([*lead, places]), value=graph.tensor(0.0))
     values = graph.reshape(x, [*lead, height * width])
-    indices = graph.to_int(graph.reshape(node.bottoms[1], [*lead, height * width]))
+    indices = graph.reshape(graph.to_int(node.bottoms[1]), [*lead, height * width])
     filled = graph.add("ScatterElements", empty, indices, values, axis=2)
     return graph.reshape(filled, y.sizes)
 

@@ -85,13 +85,12 @@ def _argmax(node: LayerNode, graph: GraphBuilder) -> Result:
         )
         count = graph.add("Gather", graph.add("Shape", rows), [axis])
         indices = graph.add("Sub", graph.add("Sub", count, [1]), indices)
-    if layer.axis is None:
-        best = graph.to_float(indices)
-        if layer.values:
-            pair = [graph.add("Unsqueeze", one, [1]) for one in (best, values)]
-            best = graph.add("Concat", *pair, axis=1)
-        return graph.reshape(best, y.sizes)
-    return graph.add("Identity", values) if layer.values else graph.to_float(indices)
+    if layer.axis is None and layer.values:
+        pair = [graph.add("Unsqueeze", one, [1]) for one in (graph.to_float(indices), values)]
+        return graph.reshape(graph.add("Concat", *pair, axis=1), y.sizes)
+    if layer.values:
+        return graph.add("Identity", values)
+    return graph.to_float(indices if layer.axis is not None else graph.reshape(indices, y.sizes))
 
 
 def _filter(node: LayerNode, graph: GraphBuilder) -> Result:
