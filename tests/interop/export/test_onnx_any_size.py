@@ -42,6 +42,7 @@ layer { name: "prob" type: "Softmax" bottom: "large" top: "prob" }
         "pool: AVE kernel_size: 3 stride: 1 pad: 1",
         "pool: AVE kernel_size: 3 stride: 2 pad: 1 round_mode: FLOOR",
         "pool: AVE global_pooling: true",
+        "pool: STOCHASTIC global_pooling: true",
         "global_pooling: true",
     ],
 )
@@ -92,6 +93,14 @@ def test_layers_that_are_written_for_one_size_are_named(tmp_path):
 def test_what_onnx_would_divide_otherwise_is_refused(fields, tmp_path):
     with expect_error(NetError, ErrorCode.UNSUPPORTED, layer="pool"):
         expect_same(net(POOL % fields, IMAGES), tmp_path, any_size=True)
+
+
+@pytest.mark.parametrize("fields", ["kernel_size: 2", "global_pooling: true"])
+def test_masks_of_poolings_are_refused(fields, tmp_path):
+    text = (POOL % fields).replace('top: "pool"', 'top: "pool" top: "mask"')
+
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, layer="pool"):
+        expect_same(net(text, IMAGES), tmp_path, any_size=True)
 
 
 def test_types_for_any_size_are_types_that_are_written():

@@ -5,7 +5,7 @@ beyond them. The converters express every size by pads alone, without ONNX's rou
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -153,28 +153,27 @@ def _fit_of(p: PoolingParameter, spatial: Shape) -> Fit:
 
 
 def _pooling(node: LayerNode, graph: GraphBuilder) -> Result:
-    """Add MaxPool or AveragePool of a Pooling layer."""
+    """Add the operators of a Pooling layer."""
     p, [x] = node.layer.param.pooling_param, node.bottoms
-    if any(isinstance(size, SymbolicSize) for size in x.sizes[2:]) and not p.global_pooling:
-        return _pool_any_size(node, graph, x, p)
-    fit = _fit_of(p, x.shape[2:])
     method, _ = pooling_method(p)
-    if len(node.tops) > 1 and method == "MAX":
-        return _max_with_mask(graph, x, fit)
-    if p.global_pooling and method != "STOCHASTIC":
-        return graph.add("GlobalMaxPool" if method == "MAX" else "GlobalAveragePool", x)
-    return POOLS[method](graph, x, fit)
+    has_mask = len(node.tops) > 1
+    if p.global_pooling and not has_mask:
+        return GLOBAL_POOLS[method](graph, x)
+    if any(isinstance(size, SymbolicSize) for size in x.sizes[2:]):
+        return _pool_any_size(graph, x, p, has_mask=has_mask)
+    fit = _fit_of(p, x.shape[2:])
+    return _max_with_mask(graph, x, fit) if has_mask else POOLS[method](graph, x, fit)
 
 
-def _pool_any_size(node: LayerNode, graph: GraphBuilder, x: Value, p: PoolingParameter) -> Result:
+def _pool_any_size(graph: GraphBuilder, x: Value, p: PoolingParameter, *, has_mask: bool) -> Array:
     """Add a pooling for any image size, with ONNX's rounding."""
     window = pooling_window(p, x.shape[2:])
     up = p.round_mode == PoolingParameter.CEIL and set(window.stride) != {1}
-    ends, mask = [*window.pad, *window.pad_after], node.tops[1:]
+    ends = [*window.pad, *window.pad_after]
     method, counts_pads = pooling_method(p)
     gaps = any(s > k for s, k in zip(window.stride, window.kernel, strict=True))
     means = method != "MAX" and counts_pads
-    if mask or (up and (gaps or (means and any(ends)))):
+    if has_mask or (up and (gaps or (means and any(ends)))):
         message = (
             "this pooling is supported for one image size only: it has a mask, or rounds sizes up "
             "and has a stride above the kernel or a mean with pads"
@@ -188,8 +187,7 @@ def _pool_any_size(node: LayerNode, graph: GraphBuilder, x: Value, p: PoolingPar
         return pool("MaxPool", x)
     if method == "AVE":
         return pool("AveragePool", x, count_include_pad=int(counts_pads and not up))
-    squares = pool("AveragePool", graph.add("Mul", x, x), count_include_pad=0)
-    return squares / (pool("AveragePool", x, count_include_pad=0) + TINY)
+    return _stochastic(graph, x, partial(pool, "AveragePool", count_include_pad=0))
 
 
 def _largest(graph: GraphBuilder, x: Array | Value, fit: Fit) -> Array:
@@ -228,13 +226,27 @@ def average(graph: GraphBuilder, x: Array | Value, fit: Fit) -> Array:
     return pool(x, count_include_pad=0, pads=[*(0,) * len(beyond), *beyond])
 
 
-def _stochastic(graph: GraphBuilder, x: Array | Value, fit: Fit) -> Array:
-    """Add the expected value of stochastic pooling: sum of squares over sum."""
-    squares = average(graph, graph.add("Mul", x, x), fit)
-    return squares / (average(graph, x, fit) + TINY)
+def _stochastic(
+    graph: GraphBuilder, x: Array | Value, mean: Callable[[Array | Value], Array]
+) -> Array:
+    """Add the expected value of stochastic pooling: mean of squares over mean."""
+    squares = mean(graph.add("Mul", x, x))
+    return squares / (mean(x) + TINY)
 
 
-POOLS = {"AVE": average, "MAX": _largest, "STOCHASTIC": _stochastic}
+POOLS: Mapping[str, Callable[[GraphBuilder, Value, Fit], Array]] = {
+    "AVE": average,
+    "MAX": _largest,
+    "STOCHASTIC": lambda graph, x, fit: _stochastic(
+        graph, x, lambda values: average(graph, values, fit)
+    ),
+}
+
+GLOBAL_POOLS: Mapping[str, Callable[[GraphBuilder, Value], Array]] = {
+    "AVE": lambda graph, x: graph.add("GlobalAveragePool", x),
+    "MAX": lambda graph, x: graph.add("GlobalMaxPool", x),
+    "STOCHASTIC": lambda graph, x: _stochastic(graph, x, partial(graph.add, "GlobalAveragePool")),
+}
 
 
 def _spp(node: LayerNode, graph: GraphBuilder) -> Result:
