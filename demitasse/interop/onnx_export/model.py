@@ -147,7 +147,7 @@ def _preprocess(preprocess: Preprocess, image: Value, graph: GraphBuilder) -> Ar
             x = graph.add("Gather", x, range(image.shape[1])[::-1], axis=1)
         if preprocess.mean is not None:
             x -= graph.constant(preprocess.mean_for(image.shape), "mean")
-        return x if preprocess.scale == 1 else x * preprocess.scale
+        return x if preprocess.scale == 1 else x * float(preprocess.scale)
 
 
 def _value_info(value: Value, name: str, *, uint8: bool = False) -> Any:

@@ -272,7 +272,7 @@ IMAGES = np.random.default_rng(1).integers(0, 256, (2, 3, 9, 9))
     "mean", [None, 100.0, [104.0, 117.0, 123.0], np.ones((3, 11, 11), np.float32)]
 )
 def test_images_are_prepared_as_asked(uint8, mean, small, tmp_path):
-    how = dm.Preprocess(mean=mean, scale=0.5, bgr=True, uint8=uint8)
+    how = dm.Preprocess(mean=mean, scale=np.float32(0.5), bgr=True, uint8=uint8)
     done = expect_same(small, tmp_path, preprocess=how)
     kind = np.uint8 if uint8 else np.float32
     wanted = IMAGES[:, ::-1].astype(np.float32)
