@@ -275,6 +275,16 @@ def test_what_a_node_computes_for_nothing_is_no_output(
     np.testing.assert_allclose(net(x), want, rtol=1e-5, atol=1e-6)
 
 
+def test_other_activations_of_the_second_direction_are_refused(tmp_path):
+    constants = {"w": np.ones((2, 8, 4), np.float32), "r": np.ones((2, 8, 2), np.float32)}
+    activations = ["Sigmoid", "Tanh", "Tanh", "Sigmoid", "Relu", "Tanh"]
+    file = save_node(tmp_path, "LSTM", [3, 2, 4], constants, hidden_size=2,
+                     direction="bidirectional", activations=activations)  # fmt: skip
+
+    with expect_error(NetError, mentions="activations other than the default"):
+        import_onnx(file)
+
+
 @pytest.mark.parametrize("operator", ["Add", "Sub", "Mul", "Div"])
 def test_operands_of_the_first_opsets_are_aligned_by_their_axis(operator, tmp_path):
     each = np.array([1, 2, 4], np.float32)

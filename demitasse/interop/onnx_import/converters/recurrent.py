@@ -11,6 +11,7 @@ GATES = [0, 2, 1, 3]
 """Caffe's gates i, f, o, g as indices of ONNX's gates i, o, f, g."""
 
 USUAL = [b"Sigmoid", b"Tanh", b"Tanh"]
+"""Activations of one direction."""
 
 
 def _lstm(node: Node, net: NetBuilder) -> Result:
@@ -76,12 +77,11 @@ def _one_way(node: Node, net: NetBuilder, number: int, back: bool) -> list[str]:
 
 def _check_options(node: Node) -> None:
     """Refuse options that Caffe's LSTM lacks."""
-    at = node.attributes
-    lengths = node.optional_input(4)
-    steps = node.x.shape[0]
+    at, steps = node.attributes, node.x.shape[0]
+    activations, lengths = list(at.get("activations", USUAL)), node.optional_input(4)
     full = lengths is None or (lengths.array is not None and np.all(lengths.array == steps))
     reasons = {
-        "activations other than the default": (list(at.get("activations", USUAL))[:3] != USUAL),
+        "activations other than the default": activations != USUAL * (len(activations) // 3),
         "clip": "clip" in at,
         "input_forget": bool(at.get("input_forget")),
         "layout (batch first)": bool(at.get("layout")),
