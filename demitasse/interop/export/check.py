@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.interop.export.layer_graph import LayerGraph, Value, is_identity
 from demitasse.interop.export.sizes import SymbolicSize
 from demitasse.net import Net
@@ -45,6 +46,9 @@ def check_export(
 
     Compares every value without fusion; then the outputs with all optimizations; and for symbolic
     sizes also the outputs of larger inputs.
+
+    Raises:
+        ConfigError: An input has no array.
     """
     device = str(net.device)
     result = Comparison(device, [runtime])
@@ -69,6 +73,12 @@ def check_export(
         ]  # fmt: skip
 
     given = _random(net, layers, preprocess, seed) if inputs is None else inputs
+    names = [value.name for value in layers.inputs]
+    if not set(names) <= set(given):
+        message = f"got arrays for {sorted(given)}, expected one for each of the inputs {names}"
+        raise ConfigError(
+            message, code=ErrorCode.MISSING, field="inputs", got=list(given), expected=names
+        )
     ours = run_net(
         net, net.device, net_inputs(given), backward=False, by_layer=True, code=result.code
     )

@@ -76,6 +76,7 @@ class Exported:
             seed: Seed of random inputs.
 
         Raises:
+            ConfigError: An input has no array.
             DataError: ONNX Runtime cannot load or run the file.
             DemitasseError: ONNX Runtime is not installed.
         """

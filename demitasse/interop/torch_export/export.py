@@ -73,6 +73,7 @@ class TorchExported:
             seed: Seed of random inputs.
 
         Raises:
+            ConfigError: An input has no array.
             DataError: PyTorch cannot run the module.
             DemitasseError: PyTorch is not installed.
         """

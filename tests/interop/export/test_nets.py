@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from exporting import message, net
+
+from demitasse.errors import ConfigError, ErrorCode
 
 
 def layer(name, kind, bottoms, tops, fields=""):
@@ -243,3 +246,10 @@ def test_the_same_file_is_written_twice(tmp_path, expect_same):
     two = expect_same(made, tmp_path).files[0].read_bytes()
 
     assert one == two
+
+
+def test_a_comparison_needs_an_array_for_each_input(tmp_path, expect_same):
+    done = expect_same(net(conv("conv", "data", 4), {"data": (1, 3, 6, 6)}), tmp_path)
+
+    with expect_error(ConfigError, ErrorCode.MISSING, field="inputs", expected=["data"]):
+        done.compare({})
