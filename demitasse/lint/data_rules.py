@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from demitasse.core.paths import resolve_path, rooted_path
-from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
+from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.io.data.databases.database import Database, open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.databases.hdf5 import read_list
@@ -26,35 +26,19 @@ IMAGENET_RED, IMAGENET_BLUE = 123.68, 103.94  # the average pixel of ImageNet
 
 def missing_files(view: NetView) -> None:
     """Report missing sources and means."""
-    for index, layer in enumerate(view.layers):
-        path = view.facts[index].source
-        if not path:
-            continue
-        source = field_value(layer, path)
-        names = {"source": source, "mean_file": layer.transform_param.mean_file}
-        for field, name in names.items():
-            if not name:
-                continue
-            try:
-                there = resolve_path(name, view.base).exists()
-            except (ConfigError, OSError):
-                there = False
-            if not there:
+    for index in range(len(view.layers)):
+        for field, name, path in view.files(index):
+            if path is None:
                 view.report("warning", "missing-file", index, f"cannot find {field} {name!r}")
 
 
 def wrong_sources(view: NetView) -> None:
     """Report sources and means that exist, but are of another kind than their layer reads."""
     for index, layer in enumerate(view.layers):
-        field = view.facts[index].source
-        source = field_value(layer, field) if field else ""
-        named: dict[str, Reader | None] = {
-            source: READERS.get(field),
-            layer.transform_param.mean_file: lambda _, path, __: read_mean(path),
-        }
-        for name, read in named.items():
+        for field, name, path in view.files(index):
+            read = READERS.get("mean_file" if field == "mean_file" else view.facts[index].source)
             try:
-                if name and read and (path := resolve_path(name, view.base)).exists():
+                if path is not None and read is not None:
                     read(layer, path, view.base)
             except DataError as error:
                 if error.code != ErrorCode.UNAVAILABLE:  # a library that is not installed
@@ -74,8 +58,9 @@ READERS: dict[str, Reader] = {
     "image_data_param.source": _read_list,
     "dense_image_data_param.source": _read_list,
     "window_data_param.source": _read_list,
+    "mean_file": lambda _, path, __: read_mean(path),
 }
-"""Field of a source -> function that raises a DataError for a source of another kind."""
+"""Field of a source or mean -> function that raises a DataError for a source of another kind."""
 
 
 def no_loss(view: NetView) -> None:

@@ -9,9 +9,8 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from demitasse.core.paths import resolve_path
 from demitasse.core.text import escaped, suggestion
-from demitasse.errors import ConfigError, DemitasseError, ErrorCode
+from demitasse.errors import DemitasseError, ErrorCode
 from demitasse.graph import moved_weight
 from demitasse.io.proto import LayerParameter, NetParameter, Phase, fork_of_type
 from demitasse.layers.checks import SETTINGS, nonfinite_fields
@@ -289,7 +288,11 @@ def set_up(view: NetView) -> None:
     """
     if any(layer.type == "Python" or layer.type not in CATALOG for layer in view.layers):
         return
-    missing = [i for i in range(len(view.layers)) if _lacks_data(view, i)]
+    missing = [
+        index
+        for index in range(len(view.layers))
+        if any(path is None for _, _, path in view.files(index))
+    ]
     if any(view.layers[i].type not in IMAGE_SOURCES for i in missing):
         return
     sizes = itertools.product(CHANNELS, SIDES) if missing else [(0, 0)]
@@ -344,14 +347,3 @@ def _harmless(layer: LayerParameter, size: tuple[int, int] | None) -> LayerParam
         for shape in shapes[: len(layer.top)]:
             copy.input_param.shape.add(dim=shape)
     return copy
-
-
-def _lacks_data(view: NetView, index: int) -> bool:
-    """Return True if a data layer names a file that does not exist."""
-    layer, facts = view.layers[index], view.facts[index]
-    names = [field_value(layer, facts.source) if facts.source else ""]
-    names += [layer.transform_param.mean_file]
-    try:
-        return any(name and not resolve_path(name, view.base).exists() for name in names)
-    except (ConfigError, OSError):  # an impossible name
-        return True

@@ -5,10 +5,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from demitasse.core.paths import resolve_path
 from demitasse.core.text import suggestion
+from demitasse.errors import ConfigError
 from demitasse.graph import filter_net
 from demitasse.io.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
-from demitasse.layers.metadata import layer_metadata
+from demitasse.layers.metadata import field_value, layer_metadata
 from demitasse.lint.findings import Finding, Severity
 
 IN_PHASE = "\0"
@@ -79,6 +81,17 @@ class NetView:
         """Return the types of the layers that read any top of a layer."""
         return {self.layers[reader].type for readers in self.readers[index] for reader in readers}
 
+    def files(self, index: int) -> Iterator[tuple[str, str, Path | None]]:
+        """Yield the source and the mean file of a layer: field, name, and path if it exists."""
+        layer, source = self.layers[index], self.facts[index].source
+        names = {
+            "source": field_value(layer, source) if source else "",
+            "mean_file": layer.transform_param.mean_file,
+        }
+        for field, name in names.items():
+            if name:
+                yield field, name, _existing(name, self.base)
+
     def through(self, index: int | None) -> int | None:
         """Return the layer above all layers that keep the shape of their bottom."""
         while index is not None and self.facts[index].same_shape:
@@ -120,3 +133,12 @@ class NetView:
             for index, layer in enumerate(self.layers)
             if any(layer.loss_weight) or (self.facts[index].is_loss and not layer.loss_weight)
         ]
+
+
+def _existing(name: str, base: Path) -> Path | None:
+    """Return the path of a file or folder; None if it does not exist or its name is impossible."""
+    try:
+        path = resolve_path(name, base)
+        return path if path.exists() else None
+    except (ConfigError, OSError):
+        return None

@@ -507,6 +507,24 @@ def test_data_that_are_not_there_are_a_warning_only(found):
     assert codes(found(text + IP + LOSS)) == [("warning", "missing-file")]
 
 
+def test_means_of_data_layers_without_a_source_are_looked_for(found):
+    data = """layer { name: "data" type: "MemoryData" top: "x" top: "y"
+      memory_data_param { batch_size: 1 channels: 3 height: 8 width: 8 }
+      transform_param { mean_file: "none" } }"""
+
+    one = the(found(data + IP + LOSS), "missing-file")
+
+    assert "mean_file 'none'" in one.message
+
+
+def test_a_source_named_as_its_mean_is_opened_too(found):
+    text = DATA.replace("TRANSFORM", 'transform_param { mean_file: "list.txt" }')
+
+    findings = found(text.replace('"db"', '"list.txt"') + IP + LOSS, list_txt="a.png 0")
+
+    assert codes(findings) == 2 * [("error", "wrong-source")]
+
+
 # -- old files ---------------------------------------------------------------------------------
 
 
