@@ -25,13 +25,17 @@ from demitasse.io.proto.upgrade_layers import Lines, Problem
 from demitasse.lint import data_rules, layer_rules, solver_rules
 from demitasse.lint.findings import Finding, Severity, in_order
 from demitasse.lint.layer_rules import deprecated_fields, set_up
-from demitasse.lint.net_view import NetView, ScopedFinding
+from demitasse.lint.net_view import NetView
 from demitasse.training.nets import TRAIN_FIELDS, merged_state
 
 __all__ = ["Finding", "Severity", "lint"]
 
 Use = tuple[str, NetState]
-"""Phase in which a solver makes a net, and the state that it adds to the net's state."""
+"""Phase in which a net is made, and the state that its user adds to the net's state."""
+
+BOTH_PHASES: Sequence[Use] = [
+    (phase, NetState(phase=Phase.Value(phase))) for phase in ("TRAIN", "TEST")
+]
 
 
 def lint(source: str | os.PathLike[str]) -> list[Finding]:
@@ -73,51 +77,38 @@ def _check_net(text: SourceFile, uses: Sequence[Use] = ()) -> Iterator[Finding]:
         lines[0] = text.input_line
     read = ReadNet(net, text.name, lines)
     sound = not any(finding.severity == "error" for finding in text.findings)
-    if uses:
-        yield from _check_states(read, _states(net, uses), text.path.parent, sound=sound)
-    else:
-        yield from _check_both_phases(read, text.path.parent, sound=sound)
+    yield from _check_uses(read, uses, text.path.parent, sound=sound)
 
 
-def _check_both_phases(net: ReadNet, base: Path, *, sound: bool) -> Iterator[Finding]:
-    """Check a net in both phases; a net that is complete in one phase only gets a note."""
-    broken: list[ScopedFinding] = []
-    whole: list[NetState] = []
-    states = _states(
-        net.message, [(name, NetState(phase=Phase.Value(name))) for name in ("TRAIN", "TEST")]
-    )
-    for state in states:
-        try:
-            missing = NetView(net, state, base).missing()
-        except DemitasseError:  # the rules report the error below
-            missing = []
-        broken += missing[:1]
-        whole += [] if missing else [state]
-    for one in broken if whole else []:
-        message = f"{one.here.message}; the net cannot be made in this phase without a stage"
-        yield Finding("note", "one-phase", message, one.here.where)
-    yield from _check_states(net, whole or states, base, sound=sound)
-
-
-def _check_states(
-    net: ReadNet, states: Sequence[NetState], base: Path, *, sound: bool = True
+def _check_uses(
+    net: ReadNet, uses: Sequence[Use], base: Path, *, sound: bool = True
 ) -> Iterator[Finding]:
-    """Check a net in some states; set it up where it is ``sound`` and no rule finds an error."""
-    views = []
-    for state in states:
-        try:
-            view = NetView(net, state, base)
-        except DemitasseError as error:
-            index = error.details.get("index")
-            where = net.origin(index) if isinstance(index, int) else ""
-            yield Finding("error", "rules", error.message, where or net.source)
-            return
+    """Check a net in its uses; set it up where it is ``sound`` and no rule finds an error.
+
+    Without uses, a net is checked in both phases, or in the only phase in which it is complete.
+    """
+    try:
+        views = [
+            NetView(net, merged_state(phase, net.message.state, own), base)
+            for phase, own in uses or BOTH_PHASES
+        ]
+    except DemitasseError as error:
+        index = error.details.get("index")
+        where = net.origin(index) if isinstance(index, int) else ""
+        yield Finding("error", "rules", error.message, where or net.source)
+        return
+    complete = [view for view in views if not view.missing()]
+    if complete and not uses:
+        for one in (finding for view in views for finding in view.missing()[:1]):
+            message = f"{one.here.message}; the net cannot be made in this phase without a stage"
+            yield Finding("note", "one-phase", message, one.here.where)
+        views = complete
+    for view in views:
         view.findings += view.missing()
         for rule in (*layer_rules.RULES, *data_rules.RULES):
             rule(view)
         if sound and not any(one.here.severity == "error" for one in view.findings):
             set_up(view)
-        views.append(view)
     several = len(views) > 1
     everywhere = set.intersection(*({one.anywhere for one in view.findings} for view in views))
     for view in views:
@@ -173,7 +164,7 @@ def _check_inner_net(
     except DemitasseError as error:
         yield Finding("error", "old-format", error.message, where)
         return
-    yield from _check_states(ReadNet(net, where), _states(net, uses), base)
+    yield from _check_uses(ReadNet(net, where), uses, base)
 
 
 def _nets_of(param: SolverParameter) -> Iterator[tuple[NetParameter | str, str, list[Use]]]:
@@ -188,10 +179,6 @@ def _nets_of(param: SolverParameter) -> Iterator[tuple[NetParameter | str, str, 
     for field in ("test_net", "test_net_param"):
         for value in getattr(param, field):
             yield value, field, tests
-
-
-def _states(net: NetParameter, uses: Sequence[Use]) -> list[NetState]:
-    return [merged_state(phase, net.state, own) for phase, own in uses]
 
 
 Kind = type[NetParameter] | type[SolverParameter]

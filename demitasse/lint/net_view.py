@@ -61,7 +61,11 @@ class NetView:
             writers |= dict.fromkeys(layer.top, index)
 
     def report(self, severity: Severity, code: str, index: int, message: str) -> None:
-        """Add a finding about a layer; the message may contain ``IN_PHASE``, once."""
+        """Add a finding about a layer; see ``finding``."""
+        self.findings.append(self.finding(severity, code, index, message))
+
+    def finding(self, severity: Severity, code: str, index: int, message: str) -> ScopedFinding:
+        """Return a finding about a layer; the message may contain ``IN_PHASE``, once."""
         layer = self.layers[index]
         place = self._origins[index] or self.name
         where = f"{place and f'{place}: '}layer {layer.name!r} ({layer.type})"
@@ -69,7 +73,7 @@ class NetView:
             Finding(severity, code, message.replace(IN_PHASE, phase), where)
             for phase in (f" in phase {self.phase}", "")
         )
-        self.findings.append(ScopedFinding(here, anywhere))
+        return ScopedFinding(here, anywhere)
 
     def of_type(self, *types: str) -> Iterator[tuple[int, LayerParameter]]:
         """Yield the indices and layers of some types."""
@@ -115,14 +119,13 @@ class NetView:
 
     def missing(self) -> list[ScopedFinding]:
         """Return findings on blobs that no layer above their readers writes."""
-        before, self.findings = self.findings, []
+        found = []
         for index, layer in enumerate(self.layers):
             for blob, source in zip(layer.bottom, self.sources[index], strict=True):
                 if source is None:
                     near = suggestion(blob, [top for one in self.layers[:index] for top in one.top])
                     message = f"no layer above it has a top {blob!r}{IN_PHASE}{near}"
-                    self.report("error", "unknown-blob", index, message)
-        found, self.findings = self.findings, before
+                    found.append(self.finding("error", "unknown-blob", index, message))
         return found
 
     @cached_property
