@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from demitasse.interop.export.layer_graph import LayerNode, constant_power
+from demitasse.interop.export.layer_graph import LayerNode, channel_shape, constant_power
 from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Result
 from demitasse.layers.activations import Rectifier
 from demitasse.layers.dropout import Dropout
@@ -68,7 +68,7 @@ def _linear(x: Array, scale: float, shift: float = 0) -> Array:
 def _prelu(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add PRelu, with slopes in a shape that broadcasts."""
     [x], blob = node.bottoms, node.layer.blobs[0]
-    slopes = graph.param(blob, "slope", (blob.count, *(1,) * (len(x.shape) - 2)))
+    slopes = graph.param(blob, "slope", channel_shape(blob.count, x))
     return graph.add("PRelu", x, slopes)
 
 

@@ -29,10 +29,10 @@ def _batch_norm(node: LayerNode, graph: GraphBuilder) -> Result:
         stored = [graph.constant(getattr(numbers, what), what) for what in STORED]
         found = graph.add("BatchNormalization", rows, *stored, epsilon=layer.eps)
         return graph.reshape(found, y.sizes) if flat else found
-    axes = max(2, len(x.shape))
-    centred, variance = _centre(graph, rows, [axis for axis in range(axes) if axis != 1])
+    axes = [axis for axis in range(max(2, len(x.shape))) if axis != 1]
+    centred, variance = _centre(graph, rows, axes)
     unit = centred / graph.add("Sqrt", variance + layer.eps)
-    shape = (-1, *(1,) * (axes - 2))
+    shape = channel_shape(layer.channels, x)
     scaled = unit * graph.constant(numbers.scale.reshape(shape), "scale")
     return graph.reshape(scaled + graph.constant(numbers.shift.reshape(shape), "shift"), y.sizes)
 

@@ -31,9 +31,9 @@ def _batch_norm(node: LayerNode, code: ModuleCode) -> Result:
     image, flat = code.variable(x), len(x.shape) == 1
     unit = code.call("batch_norm_of_batch", f"{image}[:, None]" if flat else image, layer.eps)
     if numbers.affine:
-        axes = (-1, *(1,) * (max(2, len(x.shape)) - 2))
+        shape = channel_shape(layer.channels, x)
         stored = code.parameters(
-            node, weight=numbers.scale.reshape(axes), bias=numbers.shift.reshape(axes)
+            node, weight=numbers.scale.reshape(shape), bias=numbers.shift.reshape(shape)
         )
         unit = code.call("affine", unit, stored)
     return f"{unit}[:, 0]" if flat else unit
