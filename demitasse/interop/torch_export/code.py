@@ -27,7 +27,7 @@ MODULE = """
 """Attribute names of ``nn.Module``."""
 
 GLOBALS = {"F", "Path", "float", "load", "load_file", "nn", "self", "torch"}
-"""Names that the lines of a module use."""
+"""Names that the code of a module uses."""
 
 
 class ModuleCode:
@@ -83,6 +83,15 @@ class ModuleCode:
         ]
         self.lines.append(f"{', '.join(names)} = {expression}")
         return names
+
+    def let_tops(self, expression: str, tops: Sequence[Value], count: int) -> Sequence[str]:
+        """Add an assignment of ``count`` values to tops, and to unread variables for the others.
+
+        Returns no expressions, as the result of a converter.
+        """
+        names: list[Value | str] = [*tops, *["unused"] * count]
+        self.let_several(expression, names[:count])
+        return []
 
     def call(self, name: str, *arguments: object, **options: object) -> str:
         """Return a call of a function of ``functions.py``, and add the function to the module.
@@ -220,7 +229,7 @@ def literal(text: str) -> str:
     """Return an ASCII string literal, in double quotes where possible."""
     shown = ascii(text)
     if shown[0] == "'" and '"' not in shown:
-        return '"' + shown[1:-1].replace("\\'", "'") + '"'
+        return f'"{shown[1:-1]}"'
     return shown
 
 

@@ -11,18 +11,15 @@ from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.graph import listed
 from demitasse.interop.export.layer_graph import LayerGraph, Value
 from demitasse.interop.torch_export.code import (
+    GLOBALS,
     ModuleCode,
     Names,
     docstring_text,
     function_sources,
-    functions,
     literal,
 )
 from demitasse.interop.torch_export.converters import CONVERTERS
 from demitasse.version import __version__
-
-RESERVED = {"F", "Path", "load", "load_file", "nn", "torch"}
-"""Names that a class cannot have."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ def build_module(layers: LayerGraph, name: str, origin: str) -> Module:
         raise NetError(message, code=ErrorCode.UNSUPPORTED, layers=list(names))
     words = re.findall(r"[0-9a-zA-Z]+", name)
     wish = "".join(word[0].upper() + word[1:] for word in words)
-    class_name = Names({*RESERVED, *functions()}, "Net").give(wish or "Net")
+    class_name = Names(GLOBALS, "Net").give(wish or "Net")
     text = _source(class_name, name, origin, layers, code)
     return Module(class_name, text, code.arrays, code.where)
 

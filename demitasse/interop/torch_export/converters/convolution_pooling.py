@@ -109,6 +109,9 @@ def _upsample(node: LayerNode, code: ModuleCode) -> Result:
 
 # -- pooling -----------------------------------------------------------------------------------
 
+MODES = {"AVE": '"mean"', "MAX": '"max"'}
+"""Pooling method -> argument of ``caffe_pool`` and ``padded_pool``."""
+
 
 def _pooling(node: LayerNode, code: ModuleCode) -> Result:
     """Add a PyTorch pooling if its windows equal Caffe's, else a call of ``caffe_pool``."""
@@ -138,7 +141,7 @@ def _pooling(node: LayerNode, code: ModuleCode) -> Result:
         return code.apply(node, _module(p, window))
     if not random and (axes != 2 or window.after is not None or not counts_pads):
         return _padded_pool(code, image, p, window, x.shape[2:], top.shape[2:])
-    return _caffe_pool(code, image, p.pool, window, _rounds_up(p))
+    return _caffe_pool(code, image, p, window)
 
 
 def _rounds_up(p: PoolingParameter) -> bool:
@@ -185,18 +188,16 @@ def _padded_pool(
             out, window.stride, window.kernel, size, window.pads, counted, strict=True
         )
     ]
-    mode = '"max"' if method == "MAX" else '"mean"'
-    pads = _sides(counted), _sides(beyond)
-    return code.call("padded_pool", image, mode, *_integers(window.kernel, window.stride), *pads)
+    how = *_integers(window.kernel, window.stride), _sides(counted), _sides(beyond)
+    return code.call("padded_pool", image, MODES[method], *how)
 
 
-def _caffe_pool(code: ModuleCode, image: str, kind: int, window: Window, up: bool) -> str:
-    how = _integers(window.kernel, window.stride, window.pad)
-    if kind == PoolingParameter.STOCHASTIC:
-        code.call("caffe_pool")
-        return code.call("expected_pool", image, *how, up)
-    mode = '"max"' if kind == PoolingParameter.MAX else '"mean"'
-    return code.call("caffe_pool", image, mode, *how, up)
+def _caffe_pool(code: ModuleCode, image: str, p: PoolingParameter, window: Window) -> str:
+    method, _ = pooling_method(p)
+    how = *_integers(window.kernel, window.stride, window.pad), _rounds_up(p)
+    if method == "STOCHASTIC":
+        return code.call("expected_pool", image, *how)
+    return code.call("caffe_pool", image, MODES[method], *how)
 
 
 def _integers(*shapes: Shape) -> list[tuple[int, ...]]:
@@ -210,7 +211,7 @@ def _spp(node: LayerNode, code: ModuleCode) -> Result:
     for pool in layer.pools:
         p = pool.param.pooling_param
         window = pooling_window(p, x.shape[2:])
-        levels.append(_caffe_pool(code, code.variable(x), p.pool, window, _rounds_up(p)))
+        levels.append(_caffe_pool(code, code.variable(x), p, window))
     if len(levels) == 1:
         return levels[0]
     flat = [f"{code.let(level, 'level')}.flatten(1)" for level in levels]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from demitasse.interop.export.layer_graph import LayerNode, Value, prior_boxes
+from demitasse.interop.export.layer_graph import LayerNode, prior_boxes
 from demitasse.interop.torch_export.code import Converter, ModuleCode, Result, literal
 from demitasse.layers.detection.boxes import just_below
 from demitasse.layers.detection.cascade import BoxGroupOutput, DecodeBBox
@@ -45,14 +45,7 @@ def _proposal(node: LayerNode, code: ModuleCode) -> Result:
         post_nms_top_n=proposer.keep,
         overlap=float(proposer.overlap),
     )
-    return _let_two(node, code, found)
-
-
-def _let_two(node: LayerNode, code: ModuleCode, pair: str) -> Result:
-    """Add an assignment of two values, the second to a top or a variable that is not read."""
-    names: list[Value | str] = [*node.tops, "unused"]
-    code.let_several(pair, names[:2])
-    return []
+    return code.let_tops(found, node.tops, 2)
 
 
 def _roi_pooling(node: LayerNode, code: ModuleCode) -> Result:
@@ -95,7 +88,7 @@ def _box_group_output(node: LayerNode, code: ModuleCode) -> Result:
         "collect_regions", f"[{', '.join(maps)}]", score=p.fg_thr, overlap=p.iou_thr,
         min_size=float(p.min_size), pre_nms_top_n=p.max_nms_num, post_nms_top_n=p.max_post_nms_num,
     )  # fmt: skip
-    return _let_two(node, code, found)
+    return code.let_tops(found, node.tops, 2)
 
 
 def _yolo_output(node: LayerNode, code: ModuleCode) -> Result:

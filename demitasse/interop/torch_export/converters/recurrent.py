@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_graph import LayerNode
 from demitasse.interop.torch_export.code import Converter, ModuleCode, Result
 from demitasse.layers.recurrent import LSTM, RNN, LSTMUnit, RecurrentLayer
 
@@ -41,9 +41,8 @@ def _loop(
     )
     x, cont, *others = node.bottoms
     static = [] if layer.has_static or not others else ["None"]
-    names: list[Value | str] = [*node.tops, *["unused"] * results]
-    code.let_several(code.call(name, x, cont, weights, *static, *others), names[:results])
-    return []
+    call = code.call(name, x, cont, weights, *static, *others)
+    return code.let_tops(call, node.tops, results)
 
 
 def _lstm_unit(node: LayerNode, code: ModuleCode) -> Result:

@@ -42,8 +42,7 @@ def _slice(node: LayerNode, code: ModuleCode) -> Result:
         how = f"split({image}, {[last - first for first, last in pairwise(layer.ends)]}"
     elif not layer.param.slice_param.slice_point:
         how = f"chunk({image}, {len(tops)}"
-    code.let_several(f"torch.{how}, {layer.axis})", tops)
-    return []
+    return code.let_tops(f"torch.{how}, {layer.axis})", tops, len(tops))
 
 
 def _crop(node: LayerNode, code: ModuleCode) -> Result:
