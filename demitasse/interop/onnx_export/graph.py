@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from demitasse.blob import Blob
 
+END = 2**31 - 1
+"""End of a slice up to the end of an axis."""
+
 AXES_AS_INPUT = 18
 """First opset whose reductions take axes as an input, not as an attribute."""
 

@@ -102,9 +102,9 @@ def build_model(
     graph = GraphBuilder(opset, [*names, *layers.outputs])
     for value in layers.inputs:
         graph.record_sizes(value)
-    image = None if preprocess is None else preprocess.chosen(layers.inputs)
-    prepared: dict[Value, Value] = {}
-    if preprocess is not None and image is not None:
+    prepared: dict[Value, Value] = {}  # image -> preprocessed image
+    if preprocess is not None:
+        image = preprocess.chosen(layers.inputs)
         prepared[image] = replace(image, name=_preprocess(preprocess, image, graph).name)
     for node in layers.nodes:
         bottoms = tuple(prepared.get(value, value) for value in node.bottoms)
@@ -120,8 +120,8 @@ def build_model(
     for output, value in layers.outputs.items():
         if output != value.name:
             graph.assign(prepared.get(value, value), replace(value, name=output))
-    uint8 = image if preprocess is not None and preprocess.uint8 else None
-    inputs = [_value_info(value, value.name, uint8=value is uint8) for value in layers.inputs]
+    uint8 = prepared if preprocess is not None and preprocess.uint8 else ()
+    inputs = [_value_info(value, value.name, uint8=value in uint8) for value in layers.inputs]
     outputs = [_value_info(value, output) for output, value in layers.outputs.items()]
     others = [_value_info(top, top.name) for top in tops if top.name not in layers.outputs]
     made = onnx.helper.make_graph(graph.nodes, name or "net", inputs, outputs, value_info=others)

@@ -16,7 +16,7 @@ from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.layer_graph import LayerNode, Value, pads_to_fit
 from demitasse.interop.export.sizes import SymbolicSize
-from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Result
+from demitasse.interop.onnx_export.graph import END, Array, Converter, GraphBuilder, Result
 from demitasse.io.proto import PoolingParameter
 from demitasse.layers.convolution import ConvolutionBase
 from demitasse.layers.im2col import Im2col
@@ -24,9 +24,6 @@ from demitasse.layers.interp import Interp
 from demitasse.layers.pooling import pooling_method, pooling_window
 from demitasse.layers.spp import SPP
 from demitasse.layers.upsample import Upsample
-
-LAST = 2**63 - 1
-"""End of a Slice up to the last pixel."""
 
 LOWEST = float(np.finfo(np.float32).min)
 TINY = float(np.finfo(np.float32).tiny)
@@ -79,7 +76,7 @@ def _interp(node: LayerNode, graph: GraphBuilder) -> Result:
     p, x, [y] = node.layer_as(Interp).param.interp_param, node.bottoms[0], node.tops
     image: Value | Array = x
     if p.pad_beg or p.pad_end:
-        image = graph.add("Slice", x, [-p.pad_beg] * 2, [p.pad_end or LAST] * 2, [2, 3])
+        image = graph.add("Slice", x, [-p.pad_beg] * 2, [p.pad_end or END] * 2, [2, 3])
     return graph.add(
         "Resize", image, None, None, graph.sizes(y.sizes), mode="linear",
         coordinate_transformation_mode="align_corners",

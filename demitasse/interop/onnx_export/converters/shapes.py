@@ -10,14 +10,11 @@ from demitasse.interop.export.layer_graph import (
     reorg_blocks,
     tile_repeats,
 )
-from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Result
+from demitasse.interop.onnx_export.graph import END, Array, Converter, GraphBuilder, Result
 from demitasse.layers.argmax import ArgMax
 from demitasse.layers.concat import Concat
 from demitasse.layers.permute import Permute
 from demitasse.layers.slice import Slice
-
-END = 2**31 - 1
-"""End of a slice up to the end of an axis."""
 
 
 def _reshape(node: LayerNode, graph: GraphBuilder) -> Result:
