@@ -198,22 +198,18 @@ def _fold_scales(
     found: list[LayerNode] = []
     removed: set[str] = set()
     for node in nodes:
-        first = node.bottoms[0] if node.bottoms else None
-        norm = norms.get(first.name) if first else None
         scale = node.layer
+        norm = norms.get(node.bottoms[0].name) if len(node.bottoms) == 1 else None
         if (
-            first is not None
+            isinstance(scale, Scale)
             and norm is not None
-            and isinstance(scale, Scale)
-            and readers[first.name] == 1
-            and first.name not in kept
-            and scale.blobs[:1]
-            and scale.blobs[0].shape == first.shape[1:2]
-            and len(node.bottoms) == 1
-            and scale.view[0] == first.shape[0]
+            and readers[norm.tops[0].name] == 1
+            and norm.tops[0].name not in kept
+            and scale.blobs[0].shape == norm.tops[0].shape[1:2]
+            and scale.view[0] == norm.tops[0].shape[0]
         ):
             found.remove(norm)
-            removed.add(first.name)
+            removed.add(norm.tops[0].name)
             found.append(replace(norm, tops=node.tops, scale=scale))
         else:
             found.append(node)

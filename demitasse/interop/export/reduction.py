@@ -318,12 +318,13 @@ def _crop_shape(
     first = next(
         (one for one in layers if one.type == "Convolution" and layer.top[0] in one.bottom), None
     )
-    for source in weights if first is not None else ():  # those that its weights are for
-        if first is not None and isinstance(source, (str, os.PathLike)):
-            stored = read_weights(source).get(first.name, {})
-            if 0 in stored and stored[0].ndim == 4:
-                channels = int(stored[0].shape[1]) * first.convolution_param.group
-                break
+    for source in weights:  # the channels that the first convolution has weights for
+        if first is None or not isinstance(source, (str, os.PathLike)):
+            continue
+        stored = read_weights(source).get(first.name, {})
+        if 0 in stored and stored[0].ndim == 4:
+            channels = int(stored[0].shape[1]) * first.convolution_param.group
+            break
     return [batch or 1, channels, side, side]
 
 

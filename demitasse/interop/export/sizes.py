@@ -44,11 +44,12 @@ Axis = tuple[str, int]
 
 @dataclass(frozen=True)
 class _SymbolicAxes:
-    """Axes of inputs that have one symbol, and the step they grow by."""
+    """Axes of inputs, or rows of layer ``counted``, that have one symbol; they grow by ``step``."""
 
     symbol: str
-    axes: Sequence[Axis]
+    axes: Sequence[Axis] = ()
     step: int = 1
+    counted: int | None = None
 
 
 def declared_sizes(net: Net) -> Sizes:
@@ -155,24 +156,24 @@ def _infer(probe: _ShapeProbe, symbolic: Sequence[_SymbolicAxes]) -> Sizes:
     """
     net, base = probe.net, probe.shapes()
     sizes: list[list[Size]] = [list(shape) for shape in base]
-    rows = [_SymbolicAxes(f"{net.layers[index].name}_count", ()) for index in probe.counted]
-    counted = [*[None] * len(symbolic), *probe.counted]
-    for one, index in zip((*symbolic, *rows), counted, strict=True):
-        symbol, step = one.symbol, one.step
-        name, axis = one.axes[0] if one.axes else ("", 0)
-        size = probe.own[name][axis] if one.axes else 1
-        once, twice = (probe.shapes(one.axes, index, more) for more in (step, 2 * step))
+    rows = [
+        _SymbolicAxes(f"{net.layers[index].name}_count", counted=index) for index in probe.counted
+    ]
+    for one in (*symbolic, *rows):
+        symbol, step, size = one.symbol, one.step, 1
+        for name, axis in one.axes[:1]:
+            size = probe.own[name][axis]
+        once, twice = (probe.shapes(one.axes, one.counted, more) for more in (step, 2 * step))
         for blob, shapes in enumerate(zip(base, once, twice, strict=True)):
             for axis, (a, b, c) in enumerate(zip(*shapes, strict=True)):
                 if a == b == c:
                     continue
                 factor, rest = divmod(b - a, step)
                 linear = c - b == b - a and not rest and factor > 0 and sizes[blob][axis] == a
-                name = f"{net.blob_names[blob]}_axis_{axis}"
                 sizes[blob][axis] = (
                     SymbolicSize(symbol, factor, a - factor * size)
                     if linear
-                    else SymbolicSize(name)
+                    else SymbolicSize(f"{net.blob_names[blob]}_axis_{axis}")
                 )
     probe.shapes()
     return [tuple(one) for one in sizes]
