@@ -302,7 +302,7 @@ def _set_batch(net: Net, batch: Batch) -> None:
     """Reshape all inputs whose first size equals that of the first input."""
     if batch in {None, "dynamic", "fixed"}:
         return
-    if not isinstance(batch, int) or batch < 1:
+    if isinstance(batch, str) or not hasattr(batch, "__index__") or batch < 1:
         message = f"got batch {batch!r}, expected a number above 0, 'dynamic' or 'fixed'"
         raise ConfigError(message, code=ErrorCode.INVALID, field="batch", got=batch)
     names = [name for name in net.inputs if net.blobs[name].num_axes]

@@ -253,3 +253,11 @@ def test_a_comparison_needs_an_array_for_each_input(tmp_path, expect_same):
 
     with expect_error(ConfigError, ErrorCode.MISSING, field="inputs", expected=["data"]):
         done.compare({})
+
+
+def test_a_batch_may_be_a_number_of_numpy(tmp_path, expect_same):
+    made = net(conv("conv", "data", 4), {"data": (1, 3, 6, 6)})
+
+    done = expect_same(made, tmp_path, batch=np.int64(4))
+
+    assert done.inputs == {"data": [4, 3, 6, 6]}
