@@ -16,6 +16,7 @@ from demitasse.core.atomic import atomic_write
 from demitasse.core.deprecated import deprecated_attribute
 from demitasse.core.device import Device
 from demitasse.core.extras import missing_extra
+from demitasse.core.paths import is_text
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 from demitasse.interop.export.layer_graph import (
     Batch,
@@ -138,7 +139,7 @@ def export_torch(
         net, tuple(as_sequence(weights)), unsupported_reason, outputs=outputs, only=only,
         batch=batch, shapes=shapes, level=level, stages=stages, device=device,
     )  # fmt: skip
-    origin = "" if isinstance(net, NetParameter | Net) else Path(net).name
+    origin = "" if isinstance(net, NetParameter | Net) or is_text(net) else Path(net).name
     with made.exclusive("export"):
         module, layers = convert_with_symbolic_batch(
             made, () if only else outputs, batch, notes,

@@ -11,6 +11,7 @@ from exporting import message, net
 
 from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.interop import export_torch
+from demitasse.io.proto import text_of
 from demitasse.io.weights.safetensors import read_safetensors
 
 DATA = {"data": (2, 3, 8, 8)}
@@ -244,3 +245,11 @@ def test_a_module_that_computes_something_else_is_found(tmp_path):
 
     assert worst.layer == "relu1"
     assert worst.relative > 0.1
+
+
+def test_a_prototxt_in_a_string_has_no_file_name(tmp_path):
+    text = text_of(message(SMALL, DATA))
+
+    done = export_torch(text, None, tmp_path / "net.py")
+
+    assert done.module.text.startswith('"""A Caffe net, written by Demitasse')
