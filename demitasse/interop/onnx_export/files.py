@@ -13,7 +13,7 @@ from demitasse.core.atomic import atomic_write
 from demitasse.errors import DataError, ErrorCode, NetError
 from demitasse.io.proto.write import Pieces
 from demitasse.io.proto.zero_copy import with_field
-from demitasse.testing.reference.onnx import onnx_library
+from demitasse.testing.reference.onnx import TYPES, onnx_library
 
 if TYPE_CHECKING:
     from demitasse.interop.export.check import Arrays
@@ -26,9 +26,6 @@ SMALL = 1024
 
 PAGE = 4096
 """Alignment of external constants in bytes, for memory mapping."""
-
-INPUT_TYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
-"""Type of an input -> dtype."""
 
 
 def library(name: str) -> Any:
@@ -139,7 +136,7 @@ def run_file(path: Path, given: Arrays, names: Sequence[str], fused: bool) -> Ar
         model = loaded.SerializeToString()
     try:
         session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        arrays = {one.name: np.asarray(given[one.name], INPUT_TYPES[one.type])
+        arrays = {one.name: np.asarray(given[one.name], TYPES[one.type])
                   for one in session.get_inputs()}  # fmt: skip
         existing = {one.name for one in session.get_outputs()}
         wanted = [name for name in dict.fromkeys(names) if name in existing]

@@ -80,10 +80,11 @@ class Imported:
 
         device = str(self.net.device)
         result = Comparison("onnxruntime", [device])
-        given = random_inputs(self.net, seed) if inputs is None else dict(inputs)
+        model = OnnxModel(self.source)
+        given = model.converted(random_inputs(self.net, seed) if inputs is None else inputs)
         expected = {
             self.blobs[one.names[0]]: np.asarray(one.array, np.float32)
-            for one in OnnxModel(self.source).run(given)
+            for one in model.run(given)
             if one.names[0] in self.blobs
         }
         for by_layer, differences in ((True, result.differences), (False, result.fused)):

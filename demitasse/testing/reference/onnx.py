@@ -18,12 +18,14 @@ from demitasse.io.proto.read_binary import bytes_of_file, check_memory_cost
 from demitasse.testing.reference.model import Parameter, Value, kind_of, role_of
 
 TYPES = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-}
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    **{
+        f"tensor({name})": name
+        for name in ("bool", "float16", "int16", "int32", "int64", "int8", "uint16", "uint32",
+                     "uint64", "uint8")
+    },
+}  # fmt: skip
 """Type of an input -> dtype."""
 
 
@@ -65,10 +67,14 @@ class OnnxModel:
             if one.name not in self._stored
         }
 
+    def converted(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return arrays in the types of the inputs, integers without fractions."""
+        types = {one.name: TYPES.get(one.type, "float32") for one in self._session.get_inputs()}
+        return {name: np.asarray(array, types.get(name)) for name, array in arrays.items()}
+
     def run(self, arrays: Mapping[str, np.ndarray]) -> list[Value]:
         """Return the outputs of all nodes."""
-        types = {one.name: TYPES.get(one.type, np.float32) for one in self._session.get_inputs()}
-        given = {name: np.asarray(array, types.get(name)) for name, array in arrays.items()}
+        given = self.converted(arrays)
         names = [one.name for one in self._session.get_outputs()]
         try:
             computed = dict(zip(names, self._session.run(names, given), strict=True))

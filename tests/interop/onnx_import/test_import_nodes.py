@@ -347,6 +347,23 @@ def test_indices_become_floats(tmp_path):
     np.testing.assert_allclose(found, 1 / (1 + np.exp([-1.0, 0.0])), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["INT32", "UINT8"])
+def test_a_check_gives_integers_to_inputs_of_integers(dtype, tmp_path):
+    from onnx import TensorProto, helper
+
+    pytest.importorskip("onnxruntime")
+    x = helper.make_tensor_value_info("x", getattr(TensorProto, dtype), [2, 30])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 30])
+    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
+    model = helper.make_model(helper.make_graph([node], "one", [x], [y]), ir_version=10,
+                              opset_imports=[helper.make_opsetid("", 21)])  # fmt: skip
+    onnx.save(model, str(tmp_path / "net.onnx"))
+
+    done = import_onnx(tmp_path / "net.onnx", check=True)
+
+    assert done.compare().worst.relative == 0
+
+
 @pytest.mark.parametrize("operator", ["ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceMax"])
 def test_a_reduction_of_no_axes_is_that_of_each_value(operator, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
