@@ -19,8 +19,8 @@ from demitasse.interop.onnx_import.converters import CONVERTERS, REASONS
 from demitasse.interop.onnx_import.converters.elementwise import fuse_gelu
 from demitasse.interop.onnx_import.model import (
     FLOATS,
-    INTEGERS,
     NARROW_INTEGERS,
+    NUMBERS,
     Model,
     Node,
     Shape,
@@ -203,29 +203,12 @@ def _build(model: Model) -> NetBuilder:
     faults = dict(model.faults)
     lost: set[str] = set()  # outputs of nodes without a layer
     for node in fuse_gelu(model):
-        if any(one is not None and one.name in lost for one in node.inputs):
-            fault = ""
-        elif reason := _value_fault(node):
-            fault = reason
-        elif node.op in CONVERTERS:
-            last = next((one.name for one in reversed(node.outputs) if one is not None), "")
-            builder.begin(node.name, last)
-            try:
-                found = CONVERTERS[node.op](node, builder)
-                blobs = [found] if isinstance(found, str) else found
-                for blob, output in zip(blobs, node.outputs, strict=False):
-                    if output is not None:
-                        builder.assign(blob, output)
-                continue
-            except NetError as error:
-                fault = error.message
-            except (LookupError, ValueError, TypeError, ArithmeticError) as error:
-                fault = f"its attributes or inputs are inconsistent ({error!r})"
-        else:
-            fault = REASONS.get(node.op, "no layer computes this operator")
-        lost.update(one.name for one in node.outputs if one is not None)
+        follows_fault = any(one is not None and one.name in lost for one in node.inputs)
+        fault = "" if follows_fault else _convert(node, builder)
         if fault:
             faults[node.label] = fault
+        if fault or follows_fault:
+            lost.update(one.name for one in node.outputs if one is not None)
     if faults:
         lines = "".join(f"\n  {label}: {reason}" for label, reason in faults.items())
         refuse(f"{len(faults)} nodes have no Caffe layer:{lines}", nodes=list(faults))
@@ -243,10 +226,32 @@ def _build(model: Model) -> NetBuilder:
     return builder
 
 
+def _convert(node: Node, builder: NetBuilder) -> str:
+    """Add the layers of a node; return why there are none, or ""."""
+    fault = _value_fault(node)
+    if fault:
+        return fault
+    if node.op not in CONVERTERS:
+        return REASONS.get(node.op, "no layer computes this operator")
+    last = next((one.name for one in reversed(node.outputs) if one is not None), "")
+    builder.begin(node.name, last)
+    try:
+        found = CONVERTERS[node.op](node, builder)
+        blobs = [found] if isinstance(found, str) else found
+        for blob, output in zip(blobs, node.outputs, strict=False):
+            if output is not None:
+                builder.assign(blob, output)
+    except NetError as error:
+        return error.message
+    except (LookupError, ValueError, TypeError, ArithmeticError) as error:
+        return f"its attributes or inputs are inconsistent ({error!r})"
+    return ""
+
+
 def _value_fault(node: Node) -> str:
     """Return why blobs cannot have a node's values; "" if they can."""
     values = [one for one in (*node.inputs, *node.outputs) if one is not None]
-    odd = [one.dtype for one in values if one.dtype not in FLOATS | INTEGERS]
+    odd = [one.dtype for one in values if one.dtype not in NUMBERS]
     if odd:
         return f"it has values of type {odd[0]}, which blobs do not support"
     if any(one.array is None and not math.prod(one.shape) for one in values):

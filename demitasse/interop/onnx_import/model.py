@@ -15,6 +15,7 @@ from demitasse.testing.reference.onnx import onnx_library, read_onnx
 FLOATS = {"bfloat16", "float16", "float32", "float64"}
 NARROW_INTEGERS = {"int16", "int8", "uint16", "uint8"}
 INTEGERS = {*NARROW_INTEGERS, "bool", "int32", "int64", "uint32", "uint64"}
+NUMBERS = FLOATS | INTEGERS
 """Supported element types; all computation is in float32."""
 
 Shape = tuple[int, ...]
@@ -123,9 +124,6 @@ FOLDABLE = {
 
 MOST = 2**28
 """Largest number of elements of all folded arrays, in addition to those of the file."""
-
-NUMBERS = FLOATS | INTEGERS
-"""Element types of folded arrays; strings could exhaust memory."""
 
 
 class Model:
@@ -278,7 +276,7 @@ class Model:
         size = sum(math.prod(one.shape) for one in outputs)
         if (
             node.op_type not in FOLDABLE
-            or any(one.dtype not in NUMBERS for one in outputs)
+            or any(one.dtype not in NUMBERS for one in outputs)  # strings could exhaust memory
             or any(array is None for array in arrays.values())
             or size > self._foldable
         ):
