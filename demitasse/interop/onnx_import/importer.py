@@ -211,7 +211,8 @@ def _build(model: Model) -> NetBuilder:
             lost.update(one.name for one in node.outputs if one is not None)
     if faults:
         lines = "".join(f"\n  {label}: {reason}" for label, reason in faults.items())
-        refuse(f"{len(faults)} nodes have no Caffe layer:{lines}", nodes=list(faults))
+        subject = "1 node has" if len(faults) == 1 else f"{len(faults)} nodes have"
+        refuse(f"{subject} no Caffe layer:{lines}", nodes=list(faults))
     for name in model.outputs:  # each has a blob of its name
         result = model.values.get(name)
         if result is None:
