@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
@@ -43,8 +43,8 @@ class ReducedNet:
     """
 
     message: NetParameter
-    notes: list[str] = field(default_factory=list)
-    base_dir: Path | None = None
+    notes: list[str]
+    base_dir: Path | None
 
 
 def reduce_net(
@@ -76,18 +76,15 @@ def reduce_net(
         ConfigError: The shape of an input is unknown, or a shape names no blob.
     """
     message, base_dir, origins = _read(source, level, stages)
-    result, given = ReducedNet(message, base_dir=base_dir), dict(shapes or {})
-    layers = [_known(layer, result.notes) for layer in message.layer]
-    located = _cut(list(zip(layers, origins, strict=True)), given, result.notes)
+    given, notes = dict(shapes or {}), list[str]()
+    layers = [_known(layer, notes) for layer in message.layer]
+    located = _cut(list(zip(layers, origins, strict=True)), given, notes)
     known = {top for layer, _ in located for top in layer.top}
     missing = [name for name in outputs if name not in known]
     if missing:
         text = f"the net has no blob {', '.join(map(repr, missing))}; --outputs takes tops"
         raise NetError(text, code=ErrorCode.UNKNOWN, field="outputs", got=missing)
-    if only:
-        kept = _needed_for(located, outputs)
-    else:
-        kept = _remove_training(located, outputs, result.notes)
+    kept = _needed_for(located, outputs) if only else _remove_training(located, outputs, notes)
     faults = [
         (layer.name, f"layer {layer.name!r} ({layer.type}): {why}{origin and f'  [{origin}]'}")
         for layer, origin in kept
@@ -101,17 +98,15 @@ def reduce_net(
             "tops with --shape BLOB=SIZES, which turns these blobs into inputs"
         )
         raise NetError(text, code=ErrorCode.UNSUPPORTED, layers=list(names))
-    chosen = replace_sources(
-        [layer for layer, _ in kept], given, weights, base_dir, result.notes, outputs
-    )
+    chosen = replace_sources([layer for layer, _ in kept], given, weights, base_dir, notes, outputs)
     if given:
         text = f"got a shape of {', '.join(map(repr, given))}, which no exported layer reads"
         raise ConfigError(text, code=ErrorCode.UNKNOWN, field="shapes", got=list(given))
-    result.message = NetParameter()
-    result.message.CopyFrom(message)
-    del result.message.layer[:]
-    result.message.layer.extend(chosen)
-    return result
+    reduced = NetParameter()
+    reduced.CopyFrom(message)
+    del reduced.layer[:]
+    reduced.layer.extend(chosen)
+    return ReducedNet(reduced, notes, base_dir)
 
 
 def _read(

@@ -169,12 +169,11 @@ def export_onnx(
     if float16:
         to_half(model)
     check_model(model)
-    graph = model.message.graph
     result = Exported(
         files=write_model(model, Path(path)),
         opset=opset,
-        inputs={one.name: _sizes(one) for one in graph.input},
-        outputs={one.name: _sizes(one) for one in graph.output},
+        inputs={value.name: value.texts for value in layers.inputs},
+        outputs={name: value.texts for name, value in layers.outputs.items()},
         notes=notes,
         dtype="float16" if float16 else "float32",
         net=made,
@@ -201,7 +200,3 @@ def _check_any_size(layers: LayerGraph) -> None:
             "one size"
         )
         raise NetError(message, code=ErrorCode.UNSUPPORTED, layers=list(names))
-
-
-def _sizes(info: Any) -> list[int | str]:
-    return [one.dim_param or one.dim_value for one in info.type.tensor_type.shape.dim]
