@@ -20,6 +20,10 @@ ROW_AXES = {"DetectionOutput": 2, "Filter": 0, "Proposal": 0}
 """Layer type -> the axis of its tops whose size depends on values."""
 
 
+Axis = tuple[str, int]
+"""Name of a value, and one of its axes."""
+
+
 @dataclass(frozen=True)
 class SymbolicSize:
     """Size that is known when the exported model runs: ``factor * symbol + extra``, factor > 0."""
@@ -38,8 +42,31 @@ class SymbolicSize:
 
 Size = int | SymbolicSize
 Sizes = list[tuple[Size, ...]]
-Axis = tuple[str, int]
-"""Name of an input, and one of its axes."""
+
+
+class SizeSources:
+    """Axes of values whose sizes are symbols: where an exported model reads these symbols."""
+
+    def __init__(self) -> None:
+        self._axes: dict[str, Axis] = {}
+
+    def record(self, name: str, sizes: Sequence[Size]) -> None:
+        """Record a value, which replaces an earlier one of this name."""
+        self._axes = {symbol: place for symbol, place in self._axes.items() if place[0] != name}
+        for axis, size in enumerate(sizes):
+            if isinstance(size, SymbolicSize) and size == SymbolicSize(size.symbol):
+                self._axes.setdefault(size.symbol, (name, axis))
+
+    def find(self, size: SymbolicSize) -> Axis:
+        """Return the value and axis of a size's symbol.
+
+        Raises:
+            NetError: No recorded value has it.
+        """
+        if size.symbol not in self._axes:
+            message = f"the size {size} depends on values that the layer computes"
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, got=str(size))
+        return self._axes[size.symbol]
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.layer_graph import LayerNode, Value
-from demitasse.interop.export.sizes import Size, SymbolicSize
+from demitasse.interop.export.sizes import Size, SizeSources, SymbolicSize
 from demitasse.interop.onnx_export.files import library
 
 if TYPE_CHECKING:
@@ -66,13 +65,13 @@ class GraphBuilder:
         self.opset = opset
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
+        self.size_sources = SizeSources()
         self._onnx = library("onnx")
         self._values, self._nodes = set(names), set[str]()
         self._layer = ""
         self._writers: dict[str, Any] = {}  # value of the present layer -> its node
         self._start = 0  # index of the layer's first node
         self._stored: dict[tuple[Any, ...], Array] = {}  # shared parameters, equal constants, sizes
-        self._sources: dict[str, tuple[str, int]] = {}  # symbol -> value and axis
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -260,12 +259,6 @@ class GraphBuilder:
 
     # -- shapes --------------------------------------------------------------------------------
 
-    def record_sizes(self, value: Value) -> None:
-        """Record which symbolic sizes a value's shape determines."""
-        for axis, size in enumerate(value.sizes):
-            if isinstance(size, SymbolicSize) and size.factor == 1 and size.extra == 0:
-                self._sources.setdefault(size.symbol, (value.name, axis))
-
     def sizes(self, sizes: Sequence[Size]) -> Array:
         """Return an int64 list of these sizes, symbolic ones computed at run time."""
         known = [size for size in sizes if isinstance(size, int)]
@@ -277,10 +270,7 @@ class GraphBuilder:
     def _size(self, size: Size) -> Array:
         if isinstance(size, int):
             return self.ints([size])
-        if size.symbol not in self._sources:
-            message = f"the size {size} depends on values that the layer computes"
-            raise NetError(message, code=ErrorCode.UNSUPPORTED, got=str(size))
-        source, axis = self._sources[size.symbol]
+        source, axis = self.size_sources.find(size)
         key = ("size", source, axis)
         if key not in self._stored:
             shape = self.add("Shape", Array(self, source))

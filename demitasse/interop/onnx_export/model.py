@@ -101,7 +101,7 @@ def build_model(
     names = [value.name for value in (*layers.inputs, *tops)]
     graph = GraphBuilder(opset, [*names, *layers.outputs])
     for value in layers.inputs:
-        graph.record_sizes(value)
+        graph.size_sources.record(value.name, value.sizes)
     prepared: dict[Value, Value] = {}  # image -> preprocessed image
     if preprocess is not None:
         image = preprocess.chosen(layers.inputs)
@@ -116,7 +116,7 @@ def build_model(
             results = [found] if isinstance(found, Array | Value) else found
             for result, top in zip(results, node.tops, strict=False):
                 graph.assign(result, top)
-                graph.record_sizes(top)
+                graph.size_sources.record(top.name, top.sizes)
     for output, value in layers.outputs.items():
         if output != value.name:
             graph.assign(prepared.get(value, value), replace(value, name=output))

@@ -9,9 +9,8 @@ from importlib.resources import files
 
 import numpy as np
 
-from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.layer_graph import LayerNode, Value
-from demitasse.interop.export.sizes import Size, SymbolicSize
+from demitasse.interop.export.sizes import Size, SizeSources, SymbolicSize
 
 MODULE = """
     T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double
@@ -52,7 +51,7 @@ class ModuleCode:
         self._blobs: dict[str, str] = {}
         self._assigned: dict[str, int] = {}
         self._shared: dict[tuple[object, ...], str] = {}
-        self._symbols: dict[str, tuple[str, int]] = {}
+        self._size_sources = SizeSources()
         for value in inputs:
             self._written(value)
             self.record_sizes(value)
@@ -110,13 +109,7 @@ class ModuleCode:
 
     def record_sizes(self, value: Value) -> None:
         """Record which symbolic sizes a value's shape determines."""
-        name = self.variable(value)
-        self._symbols = {
-            symbol: place for symbol, place in self._symbols.items() if place[0] != name
-        }
-        for axis, size in enumerate(value.sizes):
-            if isinstance(size, SymbolicSize) and size.factor == 1 and size.extra == 0:
-                self._symbols.setdefault(size.symbol, (name, axis))
+        self._size_sources.record(self.variable(value), value.sizes)
 
     def _written(self, value: Value) -> str:
         name = self.variable(value)
@@ -130,10 +123,7 @@ class ModuleCode:
         """Return the expression of a size."""
         if isinstance(size, int):
             return str(size)
-        if size.symbol not in self._symbols:
-            message = f"the size {size} depends on values that the layer computes"
-            raise NetError(message, code=ErrorCode.UNSUPPORTED, got=str(size))
-        variable, axis = self._symbols[size.symbol]
+        variable, axis = self._size_sources.find(size)
         text = f"{variable}.shape[{axis}]"
         text = text if size.factor == 1 else f"{size.factor} * {text}"
         if size.extra:
