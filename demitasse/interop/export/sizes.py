@@ -61,10 +61,13 @@ class SizeSources:
         """Return the value and axis of a size's symbol.
 
         Raises:
-            NetError: No recorded value has it.
+            NetError: No recorded value has this symbol.
         """
         if size.symbol not in self._axes:
-            message = f"the size {size} depends on values that the layer computes"
+            message = (
+                f"the size {size} is unknown before the layer runs, as it is no multiple of a size "
+                "of an input"
+            )
             raise NetError(message, code=ErrorCode.UNSUPPORTED, got=str(size))
         return self._axes[size.symbol]
 

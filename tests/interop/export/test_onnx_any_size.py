@@ -63,6 +63,20 @@ def test_a_net_for_images_of_any_size(tmp_path):
         np.testing.assert_allclose(prob, made.predict(images)["prob"], rtol=1e-4, atol=1e-5)
 
 
+def test_a_net_for_multiples_of_its_strides(tmp_path):
+    text = """
+    layer { name: "pool" type: "Pooling" bottom: "data" top: "pool"
+      pooling_param { kernel_size: 2 stride: 2 } }
+    layer { name: "up" type: "Deconvolution" bottom: "pool" top: "up"
+      convolution_param { num_output: 3 kernel_size: 2 stride: 2 } }
+    layer { name: "both" type: "Concat" bottom: "up" bottom: "data" top: "both" }
+    """
+
+    done = expect_same(net(text, {"data": (1, 3, 16, 12)}), tmp_path, any_size=True)
+
+    assert done.outputs == {"both": ["batch", 6, "height", "width"]}
+
+
 def test_a_batch_of_one_size_contradicts_it(tmp_path):
     with expect_error(ConfigError, ErrorCode.CONFLICT, field="batch", got=4):
         expect_same(net(TOWER, IMAGES), tmp_path, any_size=True, batch=4)
