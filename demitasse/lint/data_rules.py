@@ -104,9 +104,9 @@ def means(view: NetView) -> None:
 def crops(view: NetView) -> None:
     """Report crops larger than the image or the mean, and means of another size."""
     for index, layer in enumerate(view.layers):
-        if not (view.facts[index].records and layer.HasField("transform_param")):
-            continue
         crop, mean = layer.transform_param.crop_size, mean_shape(layer, view.base)
+        if not (view.facts[index].records and (crop or mean)):
+            continue
         shape = sample_data(layer, view.base).shape
         for what, dims in (("image", shape), ("mean", mean)):
             if crop and dims and crop > min(dims[1:]):
@@ -130,16 +130,13 @@ def label_range(view: NetView) -> None:
         classes = _outputs(view, scores)
         if labels is None or classes is None:
             continue
-        data = samples.setdefault(labels, sample_data(view.layers[labels], view.base))
-        if data.labels is None:
-            continue
-        ignored = _ignored(layer)
-        beyond = [x for x in data.labels if not 0 <= x < classes and x not in ignored]
-        if beyond:
+        if labels not in samples:
+            samples[labels] = sample_data(view.layers[labels], view.base)
+        ends, ignored = samples[labels].labels, _ignored(layer)
+        if ends and any(not 0 <= label < classes and label not in ignored for label in ends):
             message = (
-                f"labels of {view.layers[labels].name!r} go from {data.labels[0]:g} to "
-                f"{data.labels[1]:g}, but the scores are for {classes} classes, 0 to "
-                f"{classes - 1}"
+                f"labels of {view.layers[labels].name!r} go from {ends[0]:g} to {ends[1]:g}, but "
+                f"the scores are for {classes} classes, 0 to {classes - 1}"
             )
             view.report("error", "label-range", index, message)
 
