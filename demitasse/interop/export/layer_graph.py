@@ -23,6 +23,7 @@ from demitasse.io.proto import NetParameter
 from demitasse.io.weights.batch_norm import running_averages
 from demitasse.layers import Layer
 from demitasse.layers.batch_norm import BatchNorm
+from demitasse.layers.crop import Crop
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.exp_log_power import Power
 from demitasse.layers.scale_bias import Scale
@@ -354,12 +355,8 @@ def pads_to_fit(window: Window, size: Shape, out: Shape) -> list[int]:
 
     Caffe accepts a window that exceeds image and pads by less than a stride.
     """
-    return [
-        max(after, (n - 1) * stride + extent - length - before)
-        for (before, after), n, stride, extent, length in zip(
-            window.pads, out, window.stride, window.extent, size, strict=True
-        )
-    ]
+    padded = zip(window.canvas(size, out), size, window.pad, strict=True)
+    return [whole - length - before for whole, length, before in padded]
 
 
 def broadcast_sizes(x: Value, operand: Sequence[S], axis: int) -> tuple[S | int, ...]:
@@ -380,9 +377,9 @@ def constant_power(layer: Power) -> float:
 
 def crop_offsets(node: LayerNode) -> tuple[int, list[int]]:
     """Return the first axis that a Crop crops, and the offset along each axis from there."""
-    p, axes = node.layer.param.crop_param, len(node.bottoms[0].shape)
-    axis = p.axis % axes
-    return axis, list(p.offset) if len(p.offset) > 1 else list(p.offset or [0]) * (axes - axis)
+    layer = node.layer_as(Crop)
+    axis = layer.param.crop_param.axis % len(node.bottoms[0].shape)
+    return axis, [kept.start for kept in layer.index[axis:]]
 
 
 def reorg_blocks(node: LayerNode) -> tuple[list[Size], list[int]]:

@@ -6,7 +6,7 @@ beyond them. The converters express every size by pads alone, without ONNX's rou
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -121,13 +121,8 @@ class Fit:
     @property
     def over(self) -> Shape:
         """Pixels of the last window beyond the image, 0 or more."""
-        window = self.window
-        return tuple(
-            max(0, (out - 1) * stride + length - size - pad)
-            for out, stride, length, size, pad in zip(
-                self.out, window.stride, window.kernel, self.size, window.pad, strict=True
-            )
-        )
+        window = replace(self.window, after=(0,) * len(self.size))
+        return tuple(pads_to_fit(window, self.size, self.out))
 
     @property
     def pads(self) -> list[int]:

@@ -82,7 +82,9 @@ def _transposed(node: Node, net: NetBuilder) -> Result:
         refuse(f"got auto_pad {rule.decode()} with output_padding {more}; replace it by pads")
     plain = replace(node, attributes=attributes)
     window = _window_of(plain, weight.shape[2:], x.shape[2:])
-    full, before = _covered(window, x.shape), list(window.pad)
+    before = list(window.pad)
+    window = replace(window, pad=(0,) * len(out), after=None)
+    full = window.deconvolved(x.shape[2:])
     if rule != b"NOTSET" or "output_shape" in attributes:
         totals = [max(0, a + b - c) for a, b, c in zip(full, more, out, strict=True)]
         halves = [total // 2 for total in totals]
@@ -93,22 +95,14 @@ def _transposed(node: Node, net: NetBuilder) -> Result:
         taps = [-(-lack // gap) for lack, gap in zip(lacking, window.dilation, strict=True)]
         weight = np.pad(weight, [(0, 0), (0, 0), *((0, count) for count in taps)])
         window = replace(window, kernel=weight.shape[2:])
-        full = _covered(window, x.shape)
+        full = window.deconvolved(x.shape[2:])
     behind = [a - b - c for a, b, c in zip(full, before, out, strict=True)]
     pad = tuple(min(pair) for pair in zip(before, behind, strict=True))
     skipped = [a - b for a, b in zip(before, pad, strict=True)]
-    made = tuple(a - 2 * b for a, b in zip(full, pad, strict=True))
     outputs = weight.shape[1] * node.attributes.get("group", 1)
-    window = replace(window, pad=pad, after=None)
+    window = replace(window, pad=pad)
+    made = window.deconvolved(x.shape[2:])
     return _weighted(net, "Deconvolution", node, weight, outputs, window, made, skipped)
-
-
-def _covered(window: Window, shape: Shape) -> list[int]:
-    """Return the sizes that windows around all pixels cover."""
-    return [
-        (size - 1) * stride + extent
-        for size, stride, extent in zip(shape[2:], window.stride, window.extent, strict=True)
-    ]
 
 
 def _grown(window: Window, skipped: Sequence[int]) -> Window:
@@ -266,16 +260,8 @@ def _factors(
 ) -> np.ndarray | None:
     """Return the factors of Caffe's means, (H, W); None if all are 1."""
     with_pads = bool(node.attributes.get("count_include_pad", 0))
-    ours = theirs = np.ones((), np.float64)
-    for axis, size in enumerate(spatial):
-        starts = np.arange(out[axis]) * window.stride[axis] - window.pad[axis]
-        ends = starts + window.kernel[axis]
-        ours = np.multiply.outer(ours, np.minimum(ends, size + pad[axis]) - starts)
-        if with_pads:
-            counted = np.minimum(ends, size + window.pad_after[axis]) - starts
-        else:
-            counted = np.minimum(ends, size) - np.maximum(starts, 0)
-        theirs = np.multiply.outer(theirs, counted)
+    ours = replace(window, after=pad).divisors(spatial, out, pads=True)
+    theirs = window.divisors(spatial, out, pads=with_pads)
     return None if np.array_equal(ours, theirs) else ours / theirs
 
 
