@@ -101,7 +101,7 @@ def detection_output(
     every = torch.cat(rows)
     if not len(every):
         every = score.new_full((n, 7), -1)
-        every[:, 0] = torch.arange(n)
+        every[:, 0] = torch.arange(n, device=score.device)
     return every[None, None]
 
 
