@@ -4,7 +4,7 @@ Source: the files ``train_val.prototxt`` and ``deploy.prototxt`` of Caffe's mode
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.errors import ConfigError, ErrorCode
@@ -39,9 +39,9 @@ class DeployNet:
     """
 
     message: NetParameter
-    notes: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-    tested: list[LayerParameter] = field(default_factory=list)
+    notes: list[str]
+    outputs: list[str]
+    tested: list[LayerParameter]
 
 
 def deploy_net(
