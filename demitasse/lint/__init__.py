@@ -60,29 +60,34 @@ def lint(source: str | os.PathLike[str]) -> list[Finding]:
 
 def _check_net(text: SourceFile, uses: Sequence[Use] = ()) -> Iterator[Finding]:
     """Check the net of a file, by default in both phases."""
-    net = text.message
-    if net is None:
-        return
-    yield from deprecated_fields(net, text.name, text.layer_lines)
-    lines: Lines = [*text.layer_lines]
+    if text.message is not None:
+        sound = not any(finding.severity == "error" for finding in text.findings)
+        yield from _check_message(
+            text.message, uses, text.name, text.path.parent, [*text.layer_lines], text.input_line,
+            sound=sound,
+        )  # fmt: skip
+
+
+def _check_message(
+    net: NetParameter, uses: Sequence[Use], where: str, base: Path, lines: Lines,
+    input_line: int | None = None, *, sound: bool = True,
+) -> Iterator[Finding]:  # fmt: skip
+    """Check a net, which is upgraded; ``lines`` are those of its layers as written, if known."""
+    yield from deprecated_fields(net, where, lines)
     try:
         notes = upgrade_net(net, lines)
     except DemitasseError as error:
-        yield Finding("error", "old-format", error.message, text.name)
+        yield Finding("error", "old-format", error.message, where)
         return
     for note in notes:
         if isinstance(note, Problem):
-            yield Finding("warning", "left-out", str(note), text.name)
+            yield Finding("warning", "left-out", str(note), where)
     if lines and lines[0] is None:  # the layer made of the net's input fields
-        lines[0] = text.input_line
-    read = ReadNet(net, text.name, lines)
-    sound = not any(finding.severity == "error" for finding in text.findings)
-    yield from _check_uses(read, uses, text.path.parent, sound=sound)
+        lines[0] = input_line
+    yield from _check_uses(ReadNet(net, where, lines), uses, base, sound=sound)
 
 
-def _check_uses(
-    net: ReadNet, uses: Sequence[Use], base: Path, *, sound: bool = True
-) -> Iterator[Finding]:
+def _check_uses(net: ReadNet, uses: Sequence[Use], base: Path, *, sound: bool) -> Iterator[Finding]:
     """Check a net in its uses; set it up where it is ``sound`` and no rule finds an error.
 
     Without uses, a net is checked in both phases, or in the only phase in which it is complete.
@@ -138,7 +143,7 @@ def _check_solver(text: SourceFile) -> Iterator[Finding]:
     for value, field, uses in _nets_of(param):
         where, base = text.where(field), text.path.parent
         if isinstance(value, NetParameter):
-            yield from _check_inner_net(value, uses, f"{where}: {field}", base)
+            yield from _check_message(value, uses, f"{where}: {field}", base, [])
             continue
         try:
             net = SourceFile(resolve_path(value, base), NetParameter)
@@ -152,19 +157,6 @@ def _check_solver(text: SourceFile) -> Iterator[Finding]:
             else:
                 yield finding
         yield from _check_net(net, uses)
-
-
-def _check_inner_net(
-    net: NetParameter, uses: Sequence[Use], where: str, base: Path
-) -> Iterator[Finding]:
-    """Check a net inside a solver."""
-    yield from deprecated_fields(net, where)
-    try:
-        upgrade_net(net)
-    except DemitasseError as error:
-        yield Finding("error", "old-format", error.message, where)
-        return
-    yield from _check_uses(ReadNet(net, where), uses, base)
 
 
 def _nets_of(param: SolverParameter) -> Iterator[tuple[NetParameter | str, str, list[Use]]]:

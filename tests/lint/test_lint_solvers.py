@@ -133,6 +133,15 @@ def test_nets_inside_a_solver_are_looked_at(found, tmp_path):
     )
 
 
+def test_dropped_parts_of_a_net_inside_a_solver_are_reported(found, tmp_path):
+    inner = f'net_param {{ input: "unused" {NET} }}'
+
+    one = the(found(SOLVER.replace('net: "net.prototxt"', inner)), "left-out")
+
+    assert one.severity == "warning"
+    assert one.where == f"{tmp_path / 'solver.prototxt'}:1: net_param"
+
+
 def test_test_nets_are_looked_at_in_their_own_states(found, tmp_path):
     (tmp_path / "test.prototxt").write_text(NET.replace('top: "y"', 'top: "z"'))
     tests = 'test_net: "test.prototxt" test_iter: 1 test_interval: 1'
