@@ -48,22 +48,13 @@ def _convolution(node: Node, net: NetBuilder) -> Result:
     """Add Convolution, and Slice layers for unequal pads."""
     x, weight, y = node.x, node.array(1, "weight"), node.y
     window = _window_of(node, weight.shape[2:], x.shape[2:])
-    skipped = []
-    for size, before, extent, stride, out in zip(
-        x.shape[2:], window.pad, window.extent, window.stride, y.shape[2:], strict=True
-    ):
-        # additional windows before the first one
-        fits = (
-            number
-            for number in range(MOST_CUT)
-            if (size + 2 * (before + number * stride) - extent) // stride + 1 >= number + out
-        )
-        number = next(fits, None)
-        if number is None:
-            refuse(
-                "the pads after the image are too much larger than those before for Caffe's layers"
-            )
-        skipped.append(number)
+    axes = zip(x.shape[2:], window.pad, window.extent, window.stride, y.shape[2:], strict=True)
+    skipped = [  # each additional window before the first adds another behind the last
+        max(0, out - 1 - (size + 2 * before - extent) // stride)
+        for size, before, extent, stride, out in axes
+    ]
+    if max(skipped) >= MOST_CUT:
+        refuse("the pads after the image are too much larger than those before for Caffe's layers")
     window = _grown(window, skipped)
     made = window.convolved(x.shape[2:])
     return _weighted(net, "Convolution", node, weight, weight.shape[0], window, made, skipped)
