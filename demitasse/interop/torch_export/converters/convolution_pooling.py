@@ -65,7 +65,7 @@ def _padded(image: str, window: Window, size: Shape, out: Shape) -> str:
 
 def _sides(pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     """Return pads of axes in the order of F.pad: the last axis first."""
-    return tuple(int(side) for pair in reversed([*pairs]) for side in pair)
+    return tuple(side for pair in reversed([*pairs]) for side in pair)
 
 
 def _im2col(node: LayerNode, code: ModuleCode) -> Result:
@@ -188,20 +188,16 @@ def _padded_pool(
             out, window.stride, window.kernel, size, window.pads, counted, strict=True
         )
     ]
-    how = *_integers(window.kernel, window.stride), _sides(counted), _sides(beyond)
+    how = window.kernel, window.stride, _sides(counted), _sides(beyond)
     return code.call("padded_pool", image, MODES[method], *how)
 
 
 def _caffe_pool(code: ModuleCode, image: str, p: PoolingParameter, window: Window) -> str:
     method, _ = pooling_method(p)
-    how = *_integers(window.kernel, window.stride, window.pad), _rounds_up(p)
+    how = window.kernel, window.stride, window.pad, _rounds_up(p)
     if method == "STOCHASTIC":
         return code.call("expected_pool", image, *how)
     return code.call("caffe_pool", image, MODES[method], *how)
-
-
-def _integers(*shapes: Shape) -> list[tuple[int, ...]]:
-    return [tuple(map(int, shape)) for shape in shapes]
 
 
 def _spp(node: LayerNode, code: ModuleCode) -> Result:
