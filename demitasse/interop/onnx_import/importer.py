@@ -15,6 +15,7 @@ from demitasse.core.atomic import atomic_write
 from demitasse.core.device import Device
 from demitasse.core.paths import real_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
+from demitasse.graph import listed
 from demitasse.interop.onnx_import.converters import CONVERTERS, REASONS
 from demitasse.interop.onnx_import.converters.elementwise import fuse_gelu
 from demitasse.interop.onnx_import.model import (
@@ -210,9 +211,9 @@ def _build(model: Model) -> NetBuilder:
         if fault or follows_fault:
             lost.update(one.name for one in node.outputs if one is not None)
     if faults:
-        lines = "".join(f"\n  {label}: {reason}" for label, reason in faults.items())
+        lines = listed([f"  {label}: {reason}" for label, reason in faults.items()])
         subject = "1 node has" if len(faults) == 1 else f"{len(faults)} nodes have"
-        refuse(f"{subject} no Caffe layer:{lines}", nodes=list(faults))
+        refuse(f"{subject} no Caffe layer:\n{lines}", nodes=list(faults))
     for name in model.outputs:  # each has a blob of its name
         result = model.values.get(name)
         if result is None:
