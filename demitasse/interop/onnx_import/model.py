@@ -183,6 +183,13 @@ class Model:
             self.free.append(info.name)
         given = shapes.get(info.name)
         if given is not None:
+            if tensor.HasField("shape") and len(given) != len(sizes):
+                message = (
+                    f"got shape {tuple(given)} of input {info.name!r}, expected {len(sizes)} axes"
+                )
+                raise ConfigError(
+                    message, code=ErrorCode.SHAPE_MISMATCH, field="shapes", input=info.name
+                )
             return Tensor(info.name, tuple(given), dtype)
         if sizes and (sizes[0] is None or batch is not None):
             sizes[0] = int(batch or 1)

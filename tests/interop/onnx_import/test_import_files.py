@@ -118,6 +118,15 @@ def test_other_free_sizes_must_be_given(tmp_path):
     assert import_onnx(model, shapes={"x": (1, 3, 4, 6)}).net.blobs["y"].shape == (1, 3, 4, 6)
 
 
+@pytest.mark.parametrize("shape", [(), (3, 4, 6), (1, 1, 3, 4, 6)])
+def test_a_shape_of_another_number_of_axes_is_refused(shape, tmp_path):
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model = write(tmp_path / "net.onnx", [node], shape=("N", 3, "height", 6))
+
+    with expect_error(ConfigError, ErrorCode.SHAPE_MISMATCH, input="x", mentions="expected 4 axes"):
+        import_onnx(model, shapes={"x": shape})
+
+
 def test_shapes_that_are_computed_are_constants(tmp_path):
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
