@@ -260,35 +260,34 @@ def build_net(
 
 
 def convert(
-    net: Net, outputs: Sequence[str], sizes: Sizes, write: Callable[[LayerGraph], Model]
-) -> tuple[Model, LayerGraph]:
-    """Build the layer graph of a net and convert it."""
-    layers = build_layer_graph(net, sizes, outputs)
-    if not layers.outputs:
-        message = "nothing to export: all layers are data layers, losses or metrics"
-        raise NetError(message, code=ErrorCode.MISSING, field="outputs")
-    return write(layers), layers
-
-
-def convert_with_symbolic_batch(
     net: Net,
     outputs: Sequence[str],
     batch: Batch,
     notes: list[str],
     write: Callable[[LayerGraph], Model],
+    *,
+    any_size: bool = False,
 ) -> tuple[Model, LayerGraph]:
     """Convert a net, with a symbolic batch where requested or possible.
 
-    Each size that stays fixed gets a note.
+    Each size that stays fixed gets a note. With ``any_size``, see ``symbolic_sizes``.
     """
+
+    def converted(sizes: Sizes) -> tuple[Model, LayerGraph]:
+        layers = build_layer_graph(net, sizes, outputs)
+        if not layers.outputs:
+            message = "nothing to export: all layers are data layers, losses or metrics"
+            raise NetError(message, code=ErrorCode.MISSING, field="outputs")
+        return write(layers), layers
+
     if batch not in {None, "dynamic"}:
-        return convert(net, outputs, declared_sizes(net), write)
+        return converted(declared_sizes(net))
     try:
-        symbolic = convert(net, outputs, symbolic_sizes(net), write)
+        symbolic = converted(symbolic_sizes(net, any_size=any_size))
     except DemitasseError as error:
-        if batch == "dynamic":
+        if batch == "dynamic" or any_size:
             raise
-        fixed = convert(net, outputs, declared_sizes(net), write)
+        fixed = converted(declared_sizes(net))
         notes.append(f"the batch is fixed: {error}")
         return fixed
     notes += [

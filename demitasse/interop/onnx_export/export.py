@@ -12,15 +12,9 @@ from typing import TYPE_CHECKING, Any
 from demitasse.core.deprecated import deprecated_attribute
 from demitasse.core.device import Device
 from demitasse.errors import ConfigError, ErrorCode, NetError
-from demitasse.interop.export.layer_graph import (
-    Batch,
-    LayerGraph,
-    build_net,
-    convert,
-    convert_with_symbolic_batch,
-)
+from demitasse.interop.export.layer_graph import Batch, LayerGraph, build_net, convert
 from demitasse.interop.export.reduction import Shapes
-from demitasse.interop.export.sizes import SymbolicSize, symbolic_sizes
+from demitasse.interop.export.sizes import SymbolicSize
 from demitasse.interop.onnx_export.converters import ANY_SIZE, unsupported_reason
 from demitasse.interop.onnx_export.files import Model, check_model, library, run_file, write_model
 from demitasse.interop.onnx_export.model import Preprocess, build_model, to_half
@@ -162,10 +156,7 @@ def export_onnx(
 
     more = () if only else outputs
     with made.exclusive("export"):
-        if any_size:
-            model, layers = convert(made, more, symbolic_sizes(made, any_size=True), write)
-        else:
-            model, layers = convert_with_symbolic_batch(made, more, batch, notes, write)
+        model, layers = convert(made, more, batch, notes, write, any_size=any_size)
     if float16:
         to_half(model)
     check_model(model)

@@ -18,12 +18,7 @@ from demitasse.core.device import Device
 from demitasse.core.extras import missing_extra
 from demitasse.core.paths import is_text
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
-from demitasse.interop.export.layer_graph import (
-    Batch,
-    LayerGraph,
-    build_net,
-    convert_with_symbolic_batch,
-)
+from demitasse.interop.export.layer_graph import Batch, LayerGraph, build_net, convert
 from demitasse.interop.export.reduction import Shapes
 from demitasse.interop.torch_export.converters import unsupported_reason
 from demitasse.interop.torch_export.module import Module, build_module
@@ -141,7 +136,7 @@ def export_torch(
     )  # fmt: skip
     origin = "" if isinstance(net, NetParameter | Net) or is_text(net) else Path(net).name
     with made.exclusive("export"):
-        module, layers = convert_with_symbolic_batch(
+        module, layers = convert(
             made, () if only else outputs, batch, notes,
             lambda layers: build_module(layers, made.name, origin),
         )  # fmt: skip
