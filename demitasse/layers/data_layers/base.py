@@ -297,12 +297,15 @@ class PrefetchingDataLayer(BaseDataLayer):
         filled = [Batch(memory, self.dtype, takes_bytes=takes_bytes) for _ in range(batches)]
         try:  # close the source after any error
             source = self.open_source(self._position)
+            others: Callable[[], Any] = tuple
+            if self.batch_shard != ALL_BATCHES:
+                others = partial(skip_other_ranks, source, self.batch_shard, self.batch_size)
             prefetcher = Prefetcher(
                 source,
                 filled,
                 name=f"prefetch of {self.name}",
                 log_on_wait=f"Waiting for data (layer {self.name!r})",  # Caffe's words
-                others=partial(skip_other_ranks, source, self.batch_shard, self.batch_size),
+                others=others,
             )
             with Uninterrupted():
                 self._abandon = weakref.finalize(self, prefetcher.abandon)
