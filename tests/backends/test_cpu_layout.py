@@ -1,11 +1,14 @@
 """Layouts of the device cpu: where elements lie, and which layouts are the same object."""
 
+import weakref
+
 import numpy as np
 import pytest
 from expect_error import expect_error
 
 from demitasse.backends.cpu.images import first_suitable, images_of, suitable_images
 from demitasse.backends.cpu.layout import (
+    MOST_KEPT,
     blocked,
     c_order,
     candidates,
@@ -69,6 +72,15 @@ def test_layouts_that_put_elements_in_the_same_places_are_one():
     assert blocked((2, 20, 1, 1), 1, 4) is plain((2, 20, 1, 1))
     assert channels_last(SHAPE, 16) is not innermost(SHAPE, 1)  # is padded
     assert blocked(SHAPE, 1, 4) is not blocked(SHAPE, 1, 2)
+
+
+def test_layouts_of_many_shapes_are_released_where_nothing_uses_them():
+    used, unused = plain((2, 7)), weakref.ref(plain((3, 7)))
+    for size in range(MOST_KEPT):
+        plain((size, 9))
+
+    assert unused() is None
+    assert plain((2, 7)) is used
 
 
 def test_blocks_fill_up_the_last():

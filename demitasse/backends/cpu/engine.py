@@ -4,7 +4,7 @@ import math
 import os
 import threading
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -60,13 +60,15 @@ class Engine(HostEngine):
 
     Attributes:
         tuning: Of the kernels.
+        copy: Returns the copy from one layout to another of the same shape; a DeviceError if no
+            kernel copies so many axes.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.tuning = Tuning(vector_width())
         self._of_thread = _OfThread()
-        self._copies: dict[tuple[Layout, Layout], LayoutCopy | ConvertingCopy] = {}
+        self.copy = lru_cache(layouts.MOST_KEPT)(self._copy)
 
     def ready_threads(self) -> None:
         """Start the threads of a pass.
@@ -105,23 +107,14 @@ class Engine(HostEngine):
                     give_back(old)
                 read, written = read + old.size, written + part.size
 
-    def copy(self, here: Layout, there: Layout) -> LayoutCopy | ConvertingCopy:
-        """Return the copy from one layout to another of the same shape.
-
-        Raises:
-            DeviceError: No kernel copies so many axes.
-        """
-        copy = self._copies.get((here, there))
-        if copy is None:
-            try:
-                kind = LayoutCopy if here.bf16 == there.bf16 else ConvertingCopy
-                # also after a change of the setting jit: the contents are in the layout
-                copy = kind(here, there, replace(self.tuning, threads=thread_count()))
-            except Declined as declined:
-                message = f"{declined}, {here} and {there}"
-                raise DeviceError(message, code=ErrorCode.FAILED) from None
-            self._copies[here, there] = copy
-        return copy
+    def _copy(self, here: Layout, there: Layout) -> LayoutCopy | ConvertingCopy:
+        try:
+            kind = LayoutCopy if here.bf16 == there.bf16 else ConvertingCopy
+            # also after a change of the setting jit: the contents are in the layout
+            return kind(here, there, replace(self.tuning, threads=thread_count()))
+        except Declined as declined:
+            message = f"{declined}, {here} and {there}"
+            raise DeviceError(message, code=ErrorCode.FAILED) from None
 
     def begin_call(self) -> None:
         """Begin the call of a kernel, and release the scratch memory of this thread's last call."""

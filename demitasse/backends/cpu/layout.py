@@ -6,14 +6,19 @@ Two layouts that put every element in the same place are the same object.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from operator import mul
 from typing import Any
+from weakref import WeakValueDictionary
 
 from demitasse.backends.step import decline_if
 
 Shape = tuple[int, ...]
+
+MOST_KEPT = 2048
+"""Most results of a function of layouts that are kept; images may come in any number of sizes."""
 
 
 class Layout:
@@ -31,7 +36,10 @@ class Layout:
         plain: Whether it is C order of float32 without padding, that of the host side.
     """
 
-    __slots__ = ("axis", "bf16", "block", "first", "padded", "plain", "shape", "size", "strides")
+    __slots__ = (
+        "__weakref__", "axis", "bf16", "block", "first", "padded", "plain", "shape", "size",
+        "strides",
+    )  # fmt: skip
 
     def __init__(
         self, shape: Shape, strides: Shape, axis: int = 0, block: int = 1, *, first: int = 0,
@@ -78,7 +86,8 @@ def _known_strides(counts: Sequence[int], strides: Shape, size: int) -> Shape:
     return tuple(size if n == 1 else step for n, step in zip(counts, strides, strict=True))
 
 
-_known: dict[tuple[Any, ...], Layout] = {}
+_lock = threading.Lock()
+_known: WeakValueDictionary[tuple[Any, ...], Layout] = WeakValueDictionary()
 
 
 def strided(
@@ -87,7 +96,8 @@ def strided(
     """Return the layout with some strides, of blocks of an axis if ``block`` is not 1."""
     axis = axis if block > 1 else 0
     made = Layout(shape, strides, axis, block, bf16=bf16)
-    return _known.setdefault((shape, made.strides, axis, block, bf16), made)
+    with _lock:
+        return _known.setdefault((shape, made.strides, axis, block, bf16), made)
 
 
 def stored(layout: Layout, *, bf16: bool) -> Layout:
@@ -118,13 +128,13 @@ def c_order(shape: Shape) -> Shape:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-@cache
+@lru_cache(MOST_KEPT)
 def plain(shape: Shape) -> Layout:
     """Return the layout in C order."""
     return strided(shape, c_order(shape))
 
 
-@cache
+@lru_cache(MOST_KEPT)
 def innermost(shape: Shape, axis: int) -> Layout:
     """Return the layout in C order but for one axis, whose elements lie side by side."""
     outer = (*shape[:axis], *shape[axis + 1 :], shape[axis])
@@ -133,7 +143,7 @@ def innermost(shape: Shape, axis: int) -> Layout:
     return strided(shape, tuple(strides))
 
 
-@cache
+@lru_cache(MOST_KEPT)
 def blocked(shape: Shape, axis: int, block: int) -> Layout:
     """Return the layout with blocks of an axis innermost and the others in C order.
 
