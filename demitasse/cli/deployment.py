@@ -67,8 +67,10 @@ def deploy(
         write_text(folder / DEPLOY, made.message)
         if card is None:
             place = shell_words(folder / DEPLOY)
-            text = f"no model card: {reason}; write one by: demitasse card {place} WEIGHTS"
-            return Deployed([folder / DEPLOY], [*notes, text], has_card=False)
+            notes.append(f"no model card: {reason}; write one by: demitasse card {place} WEIGHTS")
+            if is_file(folder / CARD):
+                notes.append(f"{folder / CARD} is the card of an earlier net; remove or replace it")
+            return Deployed([folder / DEPLOY], notes, has_card=False)
         copied = [target for file, target in stored.items() if target != file]
         for file, target in stored.items():
             if target != file:

@@ -562,6 +562,9 @@ def test_a_net_whose_images_no_card_can_prepare_gets_no_card(run, mode):
     assert f"no model card: resize_mode {mode} of layer 'data'" in shown.stdout
     assert not Path("model/model.toml").exists()
     failed_with(card, 3, ErrorCode.UNSUPPORTED, field="resize_mode")
+    Path("model/model.toml").write_text("format = 1")
+    again = run("deploy train_val.prototxt --weights w.caffemodel -o model --overwrite")
+    assert "model.toml is the card of an earlier net" in again.stdout
 
 
 @pytest.mark.usefixtures("photos")
