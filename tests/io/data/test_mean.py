@@ -4,9 +4,10 @@ import numpy as np
 from expect_error import expect_error
 
 from demitasse.errors import DataError, ErrorCode
+from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import write_database, write_records
 from demitasse.io.data.transform.mean import compute_mean, read_mean
-from demitasse.io.proto import Datum
+from demitasse.io.proto import AnnotatedDatum, Datum
 
 
 def test_the_mean_of_all_records_is_computed(tmp_path):
@@ -16,6 +17,16 @@ def test_the_mean_of_all_records_is_computed(tmp_path):
     mean = compute_mean(tmp_path / "some_lmdb")
 
     assert (mean.num, mean.channels, mean.height, mean.width) == (1, 3, 4, 5)
+    np.testing.assert_array_equal(mean.data, pixels.mean(axis=0).astype(np.float32).ravel())
+
+
+def test_the_mean_of_annotated_images_is_computed(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 5), np.uint8)
+    made = [AnnotatedDatum(datum=array_to_datum(p), type=AnnotatedDatum.BBOX) for p in pixels]
+    write_records(tmp_path / "some_lmdb", [(b"0", made[0]), (b"1", made[1])])
+
+    mean = compute_mean(tmp_path / "some_lmdb")
+
     np.testing.assert_array_equal(mean.data, pixels.mean(axis=0).astype(np.float32).ravel())
 
 

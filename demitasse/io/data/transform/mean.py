@@ -15,7 +15,7 @@ from demitasse.errors import DataError, DemitasseError, ErrorCode, ShapeError, W
 from demitasse.io.data.bad_records import located
 from demitasse.io.data.databases.database import open_db, printable, records
 from demitasse.io.data.databases.datum import datum_to_array
-from demitasse.io.proto import BlobProto, Datum, floats, set_floats, stored_shape
+from demitasse.io.proto import AnnotatedDatum, BlobProto, Datum, floats, set_floats, stored_shape
 
 
 def check_channel_values(field: str, count: int, channels: int) -> None:
@@ -61,6 +61,8 @@ def compute_mean(
 ) -> BlobProto:
     """Return the mean of all records of a database, as stored in Caffe's mean files.
 
+    Records are Datum or AnnotatedDatum.
+
     ``progress`` is called after each record with the records done and their number; never for
     databases without a count of records.
 
@@ -72,7 +74,10 @@ def compute_mean(
     with closing(open_db(source, backend)) as database, closing(database.new_cursor()) as cursor:
         for key, value in records(cursor):
             try:
-                array = datum_to_array(Datum.FromString(bytes(value)))
+                datum = Datum.FromString(bytes(value))
+                if not (datum.data or datum.float_data):
+                    datum = AnnotatedDatum.FromString(bytes(value)).datum
+                array = datum_to_array(datum)
             except DecodeError as error:
                 name, message = printable(key), "the record is damaged: it is no Datum"
                 raise DataError(message, str(source), name, code=ErrorCode.UNREADABLE) from error
