@@ -91,10 +91,18 @@ class NetBuilder:
     fixed_sides: bool = False
     fixed_batch: bool = False
 
-    def freeze(self, share: float) -> None:
-        """Let the first layers learn nothing: so many of all, by their parameters' rates."""
-        for index, layer in enumerate(self.layers[: int(share * len(self.layers))]):
+    def freeze(self, share: float, *, scattered: bool) -> None:
+        """Let a share of the layers learn nothing, by their rates: the first ones, or any."""
+        first = int(share * len(self.layers))
+        norms = [i for i, layer in enumerate(self.layers) if layer.type == "BatchNorm"]
+        if norms and self.chance(0.5):  # so that the Scale after one learns
+            first = self.rng.choice(norms) + 1
+        for index, layer in enumerate(self.layers):
+            chosen = self.chance(share) if scattered else index < first
+            if not (chosen or layer.type == "BatchNorm"):  # whose averages have rates of 0 in files
+                continue
             count = {
+                "BatchNorm": 3,
                 "Convolution": 2,
                 "Deconvolution": 2,
                 "InnerProduct": 2,

@@ -27,8 +27,8 @@ def generate(number: int, size: str = "mixed") -> Case:
         builder = make(rng, drawn, train, backward)
         if builder.layers:
             break
-    if train and rng.random() < 0.2:
-        builder.freeze(rng.random())
+    if train and rng.random() < 0.4:
+        builder.freeze(rng.random(), scattered=rng.random() < 0.5)
     other = None
     if rng.random() < 0.25:
         make = rng.choice((_plain_net, _image_net))
