@@ -22,8 +22,8 @@ from demitasse.inference.cards.predictor import Predictor, has_inputs
 from demitasse.inference.cards.preprocessing import training_preprocess
 from demitasse.interop.deploy import DeployNet, deploy_net
 from demitasse.io.data.databases.database import open_db, records
-from demitasse.io.data.databases.datum import datum_to_array
-from demitasse.io.proto import AnnotatedDatum, Datum, LayerParameter, write_text
+from demitasse.io.data.databases.datum import datum_of, datum_to_array
+from demitasse.io.proto import LayerParameter, write_text
 from demitasse.io.weights.load import load_files
 from demitasse.net import Net
 
@@ -201,9 +201,7 @@ def _record_size(source: LayerParameter, folder: Path) -> tuple[int, int] | None
 
         shape = sample_data(source, folder).shape
         return None if shape is None else (shape[1], shape[2])
-    kinds: dict[str, type[Datum | AnnotatedDatum]]
-    kinds = {"Data": Datum, "AnnotatedData": AnnotatedDatum}
-    if source.type not in kinds:
+    if source.type not in {"Data", "AnnotatedData"}:
         return None
     try:
         p = source.data_param
@@ -213,9 +211,7 @@ def _record_size(source: LayerParameter, folder: Path) -> tuple[int, int] | None
             closing(database.new_cursor()) as cursor,
         ):
             _, value = next(records(cursor), (b"", b""))
-            record = kinds[source.type].FromString(bytes(value))
-            datum = record.datum if isinstance(record, AnnotatedDatum) else record
-            _, height, width = datum_to_array(datum).shape
+            _, height, width = datum_to_array(datum_of(value)).shape
     except (DemitasseError, OSError, ValueError):
         return None
     return (height, width) if height else None

@@ -518,21 +518,21 @@ class WinogradKernels(ConvKernels):
         """Return the gradient of the input: a convolution of the output's with turned filters."""
         return self._tiled(self.schedule.backward, operands)
 
-    def _tiled(self, tiling: WinogradSchedule, operands: ConvOperands) -> KernelCall:
+    def _tiled(self, schedule: WinogradSchedule, operands: ConvOperands) -> KernelCall:
         from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
         from demitasse.backends.kernels.winograd.filters import filter_transform
 
         def transform(positions: np.ndarray, weights: np.ndarray) -> None:
             filters(weights, positions)
 
-        filters, size = filter_transform(tiling), layouts.plain((tiling.filter_size,))
+        filters, size = filter_transform(schedule), layouts.plain((schedule.filter_size,))
         kept = not self.case.at.backward
         transformed = DerivedArg(self.engine, size, transform, operands.weight, kept=kept)
         ends = operands.source, operands.target
-        x, y = self._in_vectors(tiling.width, *ends)
-        make = partial(WinogradConvolution, tiling, x, y, operands.then)
+        x, y = self._in_vectors(schedule.width, *ends)
+        make = partial(WinogradConvolution, schedule, x, y, operands.then)
         kernel = PackedKernel(make, take_slopes=operands.slopes, take_offsets=operands.offsets)
-        return KernelCall(self.engine, kernel, *ends, transformed, code=tiling.code)
+        return KernelCall(self.engine, kernel, *ends, transformed, code=schedule.code)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         from demitasse.backends.kernels.winograd.convolution import WinogradGradient
@@ -601,13 +601,13 @@ class TransposedKernels(ConvKernels):
         return self._gradient(kernel, replace(operands, dy=dy))
 
 
-def _turned_places(banding: DirectSchedule) -> np.ndarray:
+def _turned_places(schedule: DirectSchedule) -> np.ndarray:
     """Return the index of each weight of the transposed convolution, in C order.
 
     Its filters (C, M, *kernel) are those (M, C, *kernel) of the convolution, turned round.
     """
-    places = np.arange(banding.y[1] * banding.taps)
-    by_filter = places.reshape(banding.x[1], banding.y[1], *banding.op.kernel)
+    places = np.arange(schedule.y[1] * schedule.taps)
+    by_filter = places.reshape(schedule.x[1], schedule.y[1], *schedule.op.kernel)
     return by_filter[:, :, ::-1, ::-1].swapaxes(0, 1)
 
 
@@ -621,9 +621,9 @@ class TransposedConvolution(DirectConvolution):
 class TransposedGradient:
     """The gradients of weights and bias; the output's gradient is in C order."""
 
-    def __init__(self, banding: DirectSchedule, images: Images) -> None:
-        self._banding = banding
-        self._kernel = DirectGradient(banding, images, bias=False, places=_turned_places(banding))
+    def __init__(self, schedule: DirectSchedule, images: Images) -> None:
+        self._schedule = schedule
+        self._kernel = DirectGradient(schedule, images, bias=False, places=_turned_places(schedule))
         self.nbytes = self._kernel.nbytes
 
     def __call__(
@@ -635,6 +635,6 @@ class TransposedGradient:
 
     def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:
         """Write the gradient of the bias."""
-        n, m, *places = self._banding.x
+        n, m, *places = self._schedule.x
         each = np.add.reduce(dy[: n * m * places[0] * places[1]].reshape(n, m, -1), axis=2)
         np.add.reduce(each, axis=0, out=bias[:m])

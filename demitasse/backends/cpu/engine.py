@@ -15,6 +15,7 @@ from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.kernels.language.target import vector_width
 from demitasse.backends.kernels.language.team import prepare
+from demitasse.backends.kernels.language.values import LINE_FLOATS
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.step import Engine as HostEngine
 from demitasse.backends.step import Declined
@@ -23,9 +24,6 @@ from demitasse.core.config.table import MOST_THREADS
 from demitasse.core.host import cores
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode
-
-LINE = 16
-"""Floats of a cache line, on whose bounds scratch memory begins."""
 
 SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
@@ -123,7 +121,7 @@ class Engine(HostEngine):
     def call_scratch(self, size: int) -> np.ndarray:
         """Return scratch memory that the present call has not taken before. Shape: (size,)."""
         first = self._of_thread.taken
-        self._of_thread.taken = first + -(-size // LINE) * LINE
+        self._of_thread.taken = first + -(-size // LINE_FLOATS) * LINE_FLOATS  # whole cache lines
         return self.scratch("call", (first + size,))[first:]
 
 

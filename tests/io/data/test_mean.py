@@ -58,6 +58,13 @@ def test_a_damaged_record_is_named(tmp_path):
         compute_mean(tmp_path / "some_lmdb")
 
 
+def test_a_record_that_declares_values_and_has_none_is_damaged(tmp_path):
+    write_records(tmp_path / "some_lmdb", [(b"here", Datum(channels=1, height=2, width=3))])
+
+    with expect_error(DataError, ErrorCode.COUNT_MISMATCH, mentions=["'here'", "1 x 2 x 3"]):
+        compute_mean(tmp_path / "some_lmdb")
+
+
 def test_an_empty_database_has_no_mean(tmp_path):
     write_records(tmp_path / "some_lmdb", [])
 

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from demitasse.errors import DataError, ErrorCode, ShapeError
+from demitasse.io.data.databases.database import Raw
 from demitasse.io.data.images.codecs import Color, decode_image
 from demitasse.io.proto import AnnotatedDatum, Datum, floats
 
@@ -35,6 +36,15 @@ def datum_to_array(datum: Datum, color: Color = "native") -> np.ndarray:
         message = f"the record declares {C} x {H} x {W}, but has {values.size} values"
         raise DataError(message, code=ErrorCode.COUNT_MISMATCH, got=values.size, expected=shape)
     return values.reshape(shape)
+
+
+def datum_of(value: Raw) -> Datum:
+    """Return the Datum of a record, which is a Datum or, as in SSD, an AnnotatedDatum."""
+    datum = Datum.FromString(bytes(value))
+    if datum.data or datum.float_data:
+        return datum
+    annotated = AnnotatedDatum.FromString(bytes(value))
+    return annotated.datum if annotated.HasField("datum") else datum
 
 
 def label_of(datum: Datum) -> Label:

@@ -14,8 +14,8 @@ from demitasse.core.paths import code_of, read_bytes, read_failure
 from demitasse.errors import DataError, DemitasseError, ErrorCode, ShapeError, WeightsError
 from demitasse.io.data.bad_records import located
 from demitasse.io.data.databases.database import open_db, printable, records
-from demitasse.io.data.databases.datum import datum_to_array
-from demitasse.io.proto import AnnotatedDatum, BlobProto, Datum, floats, set_floats, stored_shape
+from demitasse.io.data.databases.datum import datum_of, datum_to_array
+from demitasse.io.proto import BlobProto, floats, set_floats, stored_shape
 
 
 def check_channel_values(field: str, count: int, channels: int) -> None:
@@ -74,10 +74,7 @@ def compute_mean(
     with closing(open_db(source, backend)) as database, closing(database.new_cursor()) as cursor:
         for key, value in records(cursor):
             try:
-                datum = Datum.FromString(bytes(value))
-                if not (datum.data or datum.float_data):
-                    datum = AnnotatedDatum.FromString(bytes(value)).datum
-                array = datum_to_array(datum)
+                array = datum_to_array(datum_of(value))
             except DecodeError as error:
                 name, message = printable(key), "the record is damaged: it is no Datum"
                 raise DataError(message, str(source), name, code=ErrorCode.UNREADABLE) from error
