@@ -13,6 +13,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from operator import index
 
 from llvmlite import binding
 
@@ -24,7 +25,8 @@ from demitasse.backends.kernels.few_rows import FewRows
 from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_forward
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiler, team
+from demitasse.backends.kernels.language import compiler
+from demitasse.backends.kernels.language.structs import CompiledKernel
 from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
 from demitasse.backends.kernels.winograd.convolution import product_kernel
 
@@ -85,7 +87,7 @@ ROWS: dict[str, tuple[str, Callable[[], object]]] = {
         "packed_8of3x4", lambda: products(3)),
     "the same, of 2 vectors by 12 rows": ("packed_12of2x4", lambda: products(2)),
     "the same, for the gradient of the filters": ("adding_8of3x4", lambda: products(3, adds=True)),
-    "implicit GEMM": ("igemm4_12_2_summed", igemm),
+    "implicit GEMM": ("igemm4_12_2of8_summed", igemm),
     "implicit GEMM, gradient of the filters": ("igemm_gradient4", igemm),
     "convolution of few channels": ("direct4", few_inputs),
     "convolution of few channels, gradient": ("direct_gradient4", few_inputs),
@@ -116,8 +118,14 @@ def collect(
     return dict.fromkeys(exports, 1)
 
 
+def compile_at_once(kernel: CompiledKernel, name: str, write: Callable[[object], None]) -> None:
+    """Compile a kernel when it is made, not when it first runs."""
+    make(kernel, name, write)
+    index(kernel)
+
+
 compiler.linked = collect
-team.functions = dict
+make, CompiledKernel.__init__ = CompiledKernel.__init__, compile_at_once
 
 
 def assembly(text: str, cpu: str) -> str:
