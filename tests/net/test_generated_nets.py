@@ -78,14 +78,14 @@ def test_a_case_follows_from_its_number_and_survives_json():
 
 
 def test_one_wrong_element_is_seen(monkeypatch):
-    fast = net_oracle._Runs.fast
+    fast = net_oracle.Runs.fast
 
     def wrong(runs, like):
         log = fast(runs, like)
         log.steps[-1][1]["r"].flat[7] += 1e-3
         return log
 
-    monkeypatch.setattr(net_oracle._Runs, "fast", wrong)
+    monkeypatch.setattr(net_oracle.Runs, "fast", wrong)
 
     verdict = net_oracle.check(TWO_LAYERS)
 
