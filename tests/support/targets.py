@@ -13,7 +13,7 @@ from llvmlite import binding
 
 from demitasse.backends.kernels.language import compiler, linker, target
 
-__all__ = ["TARGETS", "Recorded", "check_for"]
+__all__ = ["TARGETS", "Recorded", "check_for", "vectors_on_the_stack"]
 
 TARGETS = {
     "x86_64": [("win32", "x86-64-v3"), ("win32", "x86-64-v4"), ("darwin", "x86-64-v3")],
@@ -40,21 +40,42 @@ def imitated(architecture, system):
         yield publish
 
 
+def compiled_for(architecture, processor, name, write):
+    """Return the machine code of a module, and its assembly, for the system that is imitated."""
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    machine = binding.Target.from_triple(target.triple()).create_target_machine(
+        cpu=processor, features=target.ARCHITECTURES[architecture].features,
+        opt=compiler.LEVEL, jit=True,
+    )  # fmt: skip
+    module = compiler._optimised(compiler._text(name, write), machine)
+    return machine.emit_object(module), machine.emit_assembly(module)
+
+
+STACK = {"x86_64": r"(?=.*%[yz]mm).*\(%rsp\)", "aarch64": r".*\bq\d+.*\[sp"}
+"""Instructions that use a vector on the stack, by architecture."""
+
+
+def vectors_on_the_stack(architecture, processor, name, write):
+    """Return the instructions that use vectors on the stack, in the loop of most multiply-adds."""
+    with imitated(architecture, "linux"):
+        _, assembly = compiled_for(architecture, processor, name, write)
+    blocks = re.split(r"^(\.LBB\w+):", assembly, flags=re.MULTILINE)
+    named = zip(blocks[1::2], blocks[2::2], strict=True)
+    loops = [block.splitlines() for label, block in named
+             if re.search(rf"^\t(j|b\.)\w+\s+\{label}$", block, re.MULTILINE)]  # fmt: skip
+    most = max(loops, key=lambda lines: sum("fmadd" in one or "fmla" in one for one in lines))
+    return [one for one in most if re.match(STACK[architecture], one)]
+
+
 def check_for(architecture, system, processor, name, write, exports):
     """Compile and link a module for a system.
 
     Unknown relocations and external functions are errors; so are the system's register on AArch64,
     and registers and memory that Windows on x86-64 gives to the caller.
     """
-    binding.initialize_all_targets()
-    binding.initialize_all_asmprinters()
     with imitated(architecture, system) as publish:
-        machine = binding.Target.from_triple(target.triple()).create_target_machine(
-            cpu=processor, features=target.ARCHITECTURES[architecture].features,
-            opt=compiler.LEVEL, jit=True,
-        )  # fmt: skip
-        module = compiler._optimised(compiler._text(name, write), machine)
-        code, assembly = machine.emit_object(module), machine.emit_assembly(module)
+        code, assembly = compiled_for(architecture, processor, name, write)
         found = linker.link(code, exports, dict.fromkeys(OUTSIDE, FAR))
     assert set(found) == set(exports)
     assert all(SOMEWHERE <= at < SOMEWHERE + len(publish.call_args[0][1]) for at in found.values())

@@ -4,11 +4,12 @@ from operator import index
 
 import pytest
 from stages import exported
-from targets import TARGETS, Recorded, check_for
+from targets import TARGETS, Recorded, check_for, vectors_on_the_stack
 
 from demitasse.backends.kernels import elementwise
 from demitasse.backends.kernels.language import compiler, target
 from demitasse.backends.kernels.language.team_code import FUNCTIONS, write_team
+from demitasse.backends.kernels.products import ROWS
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.convolution import product_kernel
 
@@ -48,6 +49,27 @@ def test_kernels_are_linked_for_every_system(monkeypatch, architecture, widths):
 
     assert not recorded.faults
     assert recorded.count >= 3 * 4 * len(widths)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize(
+    ("architecture", "processor", "width", "vectors"),
+    [(*each, width, vectors)
+     for width, each in {4: ("aarch64", "neoverse-n1"), 8: ("x86_64", "x86-64-v3"),
+                         16: ("x86_64", "znver4")}.items() for vectors in ROWS[width]],
+)  # fmt: skip
+def test_sums_of_products_stay_in_registers(
+    monkeypatch, architecture, processor, width, vectors, adds
+):
+    modules = []
+    monkeypatch.setattr(compiler, "linked", lambda *module: modules.append(module) or {})
+    monkeypatch.setattr(compiler, "_known", {})
+
+    with pytest.raises(KeyError):  # nothing is linked
+        product_kernel(width, vectors, [ROWS[width][vectors]], adds=adds)
+
+    [(name, write, *_)] = modules
+    assert not vectors_on_the_stack(architecture, processor, name, write)
 
 
 def test_a_register_of_the_system_is_noticed():

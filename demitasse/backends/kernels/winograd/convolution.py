@@ -108,8 +108,8 @@ def multiply_tiles(
 TILE_COST = 0.25
 """Time of a register tile besides its rows, in rows."""
 
-UNROLLED = {4: 2, 8: 4, 16: 4}
-"""Floats of a vector -> unrolled steps of the innermost loop where distances are known."""
+UNROLLED = {4: 1, 8: 4, 16: 4}
+"""Floats of a vector -> steps of the unrolled innermost loop; two steps of 4 floats would spill."""
 
 
 def register_rows(counts: Sequence[int], most: int) -> int:
