@@ -1,5 +1,7 @@
 """``demitasse weights export`` and ``import`` of state_dicts, by a map of names."""
 
+import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 import resnets
 from click.testing import CliRunner
 from expect_error import expect_error
+from needs import needs
 
 from demitasse import Net
 from demitasse.cli.root import cli
@@ -279,6 +282,39 @@ def test_a_tensor_that_numpy_cannot_hold_is_named(torch, tmp_path):
     torch.save({"conv.weight": torch.eye(3).to_sparse()}, tmp_path / "net.pt")
 
     with expect_error(WeightsError, ErrorCode.DTYPE_MISMATCH, param="conv.weight"):
+        read_state_dict(tmp_path / "net.pt")
+
+
+@pytest.mark.parametrize("way", ["repeated", "shared", "compressed"])
+def test_memory_is_bounded_by_the_size_of_a_file_of_pytorch(way, torch, tmp_path):
+    path, count = tmp_path / "net.pt", 1 << 25
+    one = torch.zeros(1 if way == "repeated" else count // 256, dtype=torch.float16)
+    tensors = {f"{i}.weight": one.expand(count // 256) for i in range(256)}
+    torch.save({"a.weight": torch.zeros(count)} if way == "compressed" else tensors, path)
+    if way == "compressed":
+        with zipfile.ZipFile(path) as old:
+            members = {name: old.read(name) for name in old.namelist()}
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+            for name, content in members.items():
+                new.writestr(name, content)
+
+    with expect_error(WeightsError, mentions="50 times as many"):
+        read_state_dict(path)
+
+
+@needs("named pipes")
+def test_devices_are_no_maps_of_names(folder):
+    result = run(f"weights export net.caffemodel out.safetensors --map {os.devnull}")
+
+    assert "expected a regular file" in result.stderr
+    assert not Path("out.safetensors").exists()
+
+
+@needs("named pipes", "links")
+def test_devices_are_no_files_of_pytorch(torch, tmp_path):
+    (tmp_path / "net.pt").symlink_to(os.devnull)
+
+    with expect_error(WeightsError, ErrorCode.UNREADABLE, mentions="expected a regular file"):
         read_state_dict(tmp_path / "net.pt")
 
 

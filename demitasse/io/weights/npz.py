@@ -87,7 +87,7 @@ def arrays_in(
     """Return the arrays of a file by name, those of ``names`` or all, or raise ValueError."""
     try:
         with regular_file(path).open("rb") as file, zipfile.ZipFile(file) as archive:
-            _check_members(archive, path.stat().st_size)
+            check_members(archive, path.stat().st_size)
             files = (one for one in archive.infolist() if not one.is_dir())
             members = {one.filename.removesuffix(".npy"): one for one in files}
             return {
@@ -107,7 +107,7 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def _check_members(archive: zipfile.ZipFile, size: int) -> None:
+def check_members(archive: zipfile.ZipFile, size: int) -> None:
     """Refuse members in an unsupported encoding, and members that share bytes."""
     stored = total = 0
     for member in archive.infolist():

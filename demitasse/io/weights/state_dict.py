@@ -6,8 +6,10 @@ double quotes, as in JSON.
 """
 
 import json
+import os
 import pickle
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,13 +22,15 @@ import numpy as np
 from demitasse.core.atomic import atomic_write
 from demitasse.core.axes import shape_string
 from demitasse.core.extras import missing_extra
-from demitasse.core.paths import code_of, reason_of
+from demitasse.core.paths import code_of, read_text, reason_of, regular_file
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, ShapeError, WeightsError
 from demitasse.graph import listed
+from demitasse.io.data.databases.database import check_memory
 from demitasse.io.proto import LayerParameter
 from demitasse.io.weights.batch_norm import running_averages
 from demitasse.io.weights.formats import Parameters
+from demitasse.io.weights.npz import check_members
 from demitasse.io.weights.safetensors import read_safetensors, write_safetensors
 
 Tensors = dict[str, np.ndarray]  # tensors of a module by name (weight, bias, running_mean, ...)
@@ -199,7 +203,7 @@ def _modules_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
 def _read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
     """Read a map file for layers with parameters; a ConfigError lists all faulty lines."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_text(path, "strict").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         message = f"{path} cannot be read as a map of names: {reason_of(error, path)}"
         code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
@@ -344,6 +348,7 @@ def to_parameters(
 
 
 PICKLED = {".pt", ".pth"}
+ZIP = b"PK\x03\x04"  # start of PyTorch's present format; older ones are not compressed
 
 ENDINGS = {*PICKLED, ".safetensors"}  # extensions of files of state_dicts
 WRAPPED = ("state_dict", "model_state_dict", "model")  # keys of the state_dict in a checkpoint
@@ -377,6 +382,11 @@ def write_state_dict(path: Path, arrays: dict[str, np.ndarray], dtype: str | Non
 def _unpickled(path: Path) -> dict[str, np.ndarray]:
     torch = _torch()
     try:
+        with regular_file(path).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if file.read(len(ZIP)) == ZIP:
+                with zipfile.ZipFile(file) as archive:
+                    check_members(archive, size)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # exceptions for damaged files have no common base
         reason = reason_of(error, path)
@@ -398,6 +408,11 @@ def _unpickled(path: Path) -> dict[str, np.ndarray]:
             "torch.save(net.state_dict(), ...)"
         )
         raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
+    try:  # tensors may repeat one number, or share their numbers
+        check_memory("tensors", 4 * sum(one.numel() for one in found.values()), size)
+    except ValueError as error:
+        message = f"{path} cannot be read as a state_dict: {error}"
+        raise WeightsError(message, code=ErrorCode.LIMIT, file=str(path)) from error
     halves = {torch.bfloat16, torch.float16}
     arrays = {}
     for name, one in found.items():
