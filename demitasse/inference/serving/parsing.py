@@ -52,7 +52,7 @@ def read_request(body: bytes | memoryview, json_length: int | None = None) -> In
     """
     top, binary = _split(body, json_length)
     tensors = _tensors(top, "inputs", binary)
-    binary_default = top.table("parameters").flag("binary_data_output") or False
+    binary_default = _parameters(top).flag("binary_data_output") or False
     outputs: dict[str, bool] = {}
     if "outputs" in top:
         count = len(top.items_of("outputs"))
@@ -60,8 +60,7 @@ def read_request(body: bytes | memoryview, json_length: int | None = None) -> In
             message = f"outputs must have at most {MAX_TENSORS} entries, it has {count}"
             raise DataError(message, code=ErrorCode.LIMIT, field="outputs", got=count)
         for one in top.objects("outputs"):
-            options = one.table("parameters")
-            _refuse_shared_memory(options)
+            options = _parameters(one)
             flag, name = options.flag("binary_data"), one.text("name")
             if name in outputs:
                 message = f"outputs has {name!r} more than once"
@@ -127,8 +126,7 @@ def _tensor(entry: Fields, binary: memoryview) -> tuple[Tensor, memoryview]:
         known = list(DTYPES)
         entry.refuse("datatype", f"must be one of {', '.join(known)}", suggestion(datatype, known))
     shape = _shape(entry)
-    parameters = entry.table("parameters")
-    _refuse_shared_memory(parameters)
+    parameters = _parameters(entry)
     size = parameters.length("binary_data_size")
     if size is None:
         coded = "content_type" in parameters and parameters.text("content_type") == "base64"
@@ -147,10 +145,17 @@ def _tensor(entry: Fields, binary: memoryview) -> tuple[Tensor, memoryview]:
     return Tensor(name, values, dict(parameters)), binary[size:]
 
 
-def _refuse_shared_memory(parameters: Fields) -> None:
-    """Refuse Triton's regions of shared memory, which would read and write memory of others."""
+def _parameters(entry: Fields) -> Fields:
+    """Return the parameters, none of which has parts: these could be too deep for ``pickle``.
+
+    Triton's regions of shared memory are refused: they would read and write memory of others.
+    """
+    parameters = entry.table("parameters")
+    if any(isinstance(value, list | dict) for value in parameters.values()):
+        entry.fault("parameters", "must contain only texts, numbers, true and false")
     if "shared_memory_region" in parameters:
         parameters.refuse("shared_memory_region", "is not supported; send the values")
+    return parameters
 
 
 def _shape(entry: Fields) -> tuple[int, ...]:

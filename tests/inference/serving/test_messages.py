@@ -178,6 +178,7 @@ def test_an_error_of_the_server_is_told():
             "inputs[0].shape",
             "",
         ),
+        (request(parameters={"a": [1]}), ErrorCode.INVALID, "inputs[0].parameters", ""),
         (request(shape=[3, 2]), ErrorCode.COUNT_MISMATCH, "inputs[0]", ["4", "[3, 2]", "6"]),
         (request(data=None), ErrorCode.MISSING, "inputs[0].data", ""),
         (request(data=[1, 2, 3, "4"]), ErrorCode.DTYPE_MISMATCH, "inputs[0].data", "FP32"),

@@ -347,9 +347,12 @@ def asked(**changes):
                 }
             ]
         ),
+        # deep enough for pickle to fail, which sends a long body to another process
+        asked().replace(b"0.5]}", b'0.5], "parameters": {"a": %b}}' % (b"[" * 900 + b"]" * 900))
+        + b" " * 20_000,
     ],
 )
-def test_outputs_inputs_and_shared_memory_have_limits(server, body):
+def test_outputs_inputs_and_parameters_have_limits(server, body):
     assert server.ask(INFER + length(body) + b"\r\n" + body)[0] == 400
 
 
