@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from demitasse.core.text import suggestion
 from demitasse.errors import DemitasseError, ErrorCode, NetError
-from demitasse.graph.filter import raise_faults
+from demitasse.graph.filter import MOST, raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter
 
 Top = tuple[int, int]  # (layer, top) that produced a version of a blob
@@ -120,10 +120,9 @@ def producers(net: NetParameter, origins: Sequence[str] = ()) -> dict[tuple[int,
             if blob in latest:
                 sources[i, j] = latest[blob]
             else:
-                message = (
-                    f"unknown bottom blob {blob!r} (layer {layer.name!r}, bottom index {j}): "
-                    f"{_hint(net, blob, i, latest)}"
-                )
+                message = f"unknown bottom blob {blob!r} (layer {layer.name!r}, bottom index {j})"
+                if len(faults) < MOST:  # a hint compares all names, and no others are listed
+                    message += f": {_hint(net, blob, i, latest)}"
                 error = NetError(message, code=ErrorCode.UNKNOWN, layer=layer.name, blob=blob)
                 faults.append(error.from_line(origins[i] if origins else ""))
         for j, blob in enumerate(layer.top):

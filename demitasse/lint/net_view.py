@@ -9,6 +9,7 @@ from demitasse.core.paths import resolve_path
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError
 from demitasse.graph import filter_net
+from demitasse.graph.filter import MOST
 from demitasse.io.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
 from demitasse.layers.metadata import field_value, layer_metadata
 from demitasse.lint.findings import Finding, Severity
@@ -123,7 +124,8 @@ class NetView:
         for index, layer in enumerate(self.layers):
             for blob, source in zip(layer.bottom, self.sources[index], strict=True):
                 if source is None:
-                    near = suggestion(blob, [top for one in self.layers[:index] for top in one.top])
+                    above = self.layers[:index] if len(found) < MOST else []  # else quadratic time
+                    near = suggestion(blob, [top for one in above for top in one.top])
                     message = f"no layer above it has a top {blob!r}{IN_PHASE}{near}"
                     found.append(self.finding("error", "unknown-blob", index, message))
         return found

@@ -168,6 +168,16 @@ def test_unknown_bottoms_are_all_named_with_what_to_do():
         insert_splits(message)
 
 
+def test_names_are_compared_for_listed_faults_alone(monkeypatch):
+    compared = []
+    monkeypatch.setattr("demitasse.core.text.nearest", lambda name, _: compared.append(name))
+
+    with expect_error(NetError, ErrorCode.UNKNOWN, mentions="280 more"):
+        insert_splits(chain(*(f"f{i}: a{i} -> b{i}" for i in range(300))))
+
+    assert compared == [f"a{i}" for i in range(20)]
+
+
 # -- wire --------------------------------------------------------------------------------------
 
 

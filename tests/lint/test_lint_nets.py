@@ -104,6 +104,21 @@ def test_binary_files_are_refused(found, tmp_path):
     assert (one.severity, one.code) == ("error", "unreadable")
 
 
+def test_names_are_compared_for_the_first_unknown_blobs_alone(found, monkeypatch):
+    compared = set()
+    monkeypatch.setattr(
+        "demitasse.core.text.nearest", lambda name, known: compared.add(name) if known else []
+    )
+    layers = (
+        f'layer {{ name: "r{i}" type: "ReLU" bottom: "a{i}" top: "b{i}" }}' for i in range(100)
+    )
+
+    unknown = [one for one in found("".join(layers)) if one.code == "unknown-blob"]
+
+    assert len(unknown) == 100
+    assert compared == {f"a{i}" for i in range(1, 20)}  # there is no layer above the first
+
+
 # -- layers ------------------------------------------------------------------------------------
 
 
