@@ -186,7 +186,7 @@ class _Runner:
         record: dict[str, list[Any]] = {}
         module = self._module(None if fused else record)
         tensors = [
-            self.torch.from_numpy(np.ascontiguousarray(given[name], np.float32))
+            self.torch.from_numpy(np.asarray(given[name], np.float32, order="C"))
             for name in module.inputs
         ]
         try:

@@ -319,6 +319,12 @@ def test_eltwise_with_coefficients(tmp_path, expect_same):
     expect_same(net(layer("Eltwise", fields, "ab"), dict.fromkeys("ab", (2, 3))), tmp_path)
 
 
+def test_a_number_without_axes(tmp_path, expect_same):
+    power = layer("Power", "power_param { power: 2 scale: 3 }")
+
+    expect_same(net(power, {"x": ()}), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "second"),
     [
