@@ -249,6 +249,36 @@ def test_a_size_that_a_scale_gives_is_rounded_as_in_onnxruntime(opset, scale, tm
 
 
 @pytest.mark.parametrize(
+    ("opset", "size", "scale", "options"),
+    [
+        (10, 7, 0.6, {}),
+        (10, 20, 0.7, {}),
+        (11, 21, 0.6, {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+        (11, 10, 1.4, {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}),
+        (19, 32, 1.2,
+         {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "round_prefer_ceil"}),
+        (19, 33, 1.3, {}),
+        (19, 29, 3.3, {"coordinate_transformation_mode": "pytorch_half_pixel"}),
+    ],
+)  # fmt: skip
+def test_nearest_pixels_are_those_of_onnxruntime(opset, size, scale, options, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    constants = {"": None, "a": np.array([1, 1, 1, scale], np.float32)}
+    if opset == 10:
+        del constants[""]
+    elif opset == 11:
+        constants = {"roi": np.zeros(0, np.float32), "a": constants["a"]}
+    file = save_node(tmp_path, "Resize", [1, 1, 1, size], constants, opset=opset, mode="nearest",
+                     **options)  # fmt: skip
+    x = np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)
+    [want] = onnxruntime.InferenceSession(file).run(None, {"x": x})
+
+    net = import_onnx(file).net
+
+    assert net(x).tolist() == want.tolist()
+
+
+@pytest.mark.parametrize(
     ("operator", "outputs", "constants", "options"),
     [
         ("Split", ["unused", "y"], {}, {"axis": 2, "num_outputs": 2}),

@@ -157,11 +157,14 @@ def _blocks_moved(node: Node, net: NetBuilder) -> Result:
 
 # -- resizing ----------------------------------------------------------------------------------
 
+TIE = 1e-6
+"""Largest distance, in pixels, of a position from the middle of two that counts as the middle."""
+
 ROUNDINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "ceil": np.ceil,
     "floor": np.floor,
-    "round_prefer_ceil": lambda positions: np.floor(positions + 0.5),
-    "round_prefer_floor": lambda positions: np.ceil(positions - 0.5),
+    "round_prefer_ceil": lambda positions: np.floor(positions + 0.5 + TIE),
+    "round_prefer_floor": lambda positions: np.ceil(positions - 0.5 - TIE),
 }
 """Mode -> rounding of positions to the nearest pixel."""
 
@@ -178,7 +181,8 @@ def _resize(node: Node, net: NetBuilder) -> Result:
     mode = at.get("mode", b"nearest").decode().replace("bilinear", "linear")
     how = at.get("coordinate_transformation_mode", b"half_pixel").decode()
     rounding = at.get("nearest_mode", b"round_prefer_floor").decode()
-    if node.op == "Upsample" or node.opset < 11:
+    early = node.op == "Upsample" or node.opset < 11
+    if early:
         how, rounding = "asymmetric", "floor"
     if len(shape) != 4 or shape[:2] != out[:2] or mode not in {"linear", "nearest"}:
         refuse(f"got {mode} resizing of {shape} to {out}, expected linear or nearest, of images")
@@ -202,9 +206,10 @@ def _resize(node: Node, net: NetBuilder) -> Result:
     if mode == "linear":
         rows, columns = _linear(positions[0], h), _linear(positions[1], w)
     else:
+        ways = ["ceil" if early and scale < 1 else rounding for scale in scales[2:]]
         nearest = [  # the nearest input pixel of each output pixel
-            np.clip(ROUNDINGS[rounding](places), 0, size - 1).astype(np.int64)
-            for places, size in zip(positions, (h, w), strict=True)
+            np.clip(ROUNDINGS[way](places), 0, size - 1).astype(np.int64)
+            for way, places, size in zip(ways, positions, (h, w), strict=True)
         ]
         repeats = all(
             factor and np.array_equal(chosen, np.arange(len(chosen)) // factor)
@@ -244,17 +249,19 @@ def _scales(node: Node) -> list[float]:
 
 
 def _positions(size: int, out: int, scale: float, how: str) -> np.ndarray:
-    """Return the position in the input of each output pixel."""
-    at = np.arange(out, dtype=np.float64)
+    """Return the position in the input of each output pixel, rounded as in ONNX Runtime."""
+    at, factor = np.arange(out, dtype=np.float32), np.float32(scale)
     if out == 1 and how in {"align_corners", "pytorch_half_pixel"}:
         return np.zeros(1)
     if how == "align_corners":
-        return at * ((size - 1) / (out - 1))
-    if how == "asymmetric":
-        return at / scale
-    if how not in {"half_pixel", "pytorch_half_pixel"}:
+        at = at * np.float32(size - 1) / np.float32(out - 1)
+    elif how == "asymmetric":
+        at = at / factor
+    elif how in {"half_pixel", "pytorch_half_pixel"}:
+        at = (at + np.float32(0.5)) / factor - np.float32(0.5)
+    else:
         refuse(f"no layer supports coordinate_transformation_mode {how}")
-    return (at + 0.5) / scale - 0.5
+    return at.astype(np.float64)
 
 
 def _linear(positions: np.ndarray, size: int) -> np.ndarray:
