@@ -219,6 +219,27 @@ def test_a_division_by_0_before_an_erf_is_refused(tmp_path):
         import_onnx(model)
 
 
+@pytest.mark.parametrize("outputs", [["y", "a"], ["y", "b"]])
+def test_a_value_inside_a_gelu_that_others_read_is_there(outputs, tmp_path):
+    nodes = [
+        helper.make_node("Mul", ["x", "root"], ["a"], name="inside"),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Erf", ["a"], ["erf"], name="erf"),
+        helper.make_node("Add", ["erf", "one"], ["sum"], name="sum"),
+        helper.make_node("Mul", ["x", "sum"], ["twice"], name="twice"),
+        helper.make_node("Mul", ["twice", "half"], ["y"], name="gelu"),
+    ]
+    numbers = {"root": 0.5**0.5, "one": 1, "half": 0.5}
+    constants = {name: np.array(number, np.float32) for name, number in numbers.items()}
+
+    net = import_onnx(write(tmp_path / "net.onnx", nodes, constants, outputs=outputs)).net
+
+    found = net(np.ones((2, 3, 6, 6), np.float32))
+    assert [float(found[name][0, 0, 0, 0]) for name in outputs] == pytest.approx(
+        [0.841345, 0.707107], abs=1e-6
+    )
+
+
 def with_functions(path, bodies):
     """Write a model that calls the first of some functions, given as the names they call."""
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

@@ -193,7 +193,7 @@ def _match_gelu(
         return found[0] if len(found) == 1 and node.y.name not in outputs else None
 
     inside = made.get(erf.x.name)
-    if inside is None or len(readers[inside.y.name]) != 1:
+    if inside is None:
         return None
     factor, x = _number(inside)
     if x is None or factor is None or inside.op not in {"Mul", "Div"}:
@@ -205,7 +205,9 @@ def _match_gelu(
     one, _ = _number(more)
     if one != 1:
         return None
-    inner, gain, has_x, node = [inside, erf, more], 1.0, False, more
+    inner, gain, has_x, node = [erf, more], 1.0, False, more
+    if next_of(inside) is not None:
+        inner.append(inside)
     while (after := next_of(node)) is not None and after.op in {"Mul", "Div"}:
         number, _ = _number(after)
         other = next((b for b in after.inputs if b is not None and b.name != node.y.name), None)
@@ -219,7 +221,7 @@ def _match_gelu(
                 if half is None or number is None or source != x:
                     return None
                 gain *= 1 / number if half.op == "Div" else number
-                if len(readers[half.y.name]) == 1 and half.y.name not in outputs:
+                if next_of(half) is not None:
                     inner.append(half)
         else:
             return None
