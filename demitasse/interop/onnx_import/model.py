@@ -113,6 +113,9 @@ KNOWN_DATA = 4096
 SAME_SHAPE = {"GroupNormalization", "Mish", "Swish"}
 """Operators without shape inference in onnx: the output has the input's shape."""
 
+INFERRED_FROM = {"GreaterOrEqual": 16, "LessOrEqual": 16}
+"""Operator -> first opset with shape inference in onnx."""
+
 FOLDABLE = {
     "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal",
     "Expand", "Flatten", "Floor", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less",
@@ -234,7 +237,8 @@ class Model:
             refuse(fault, domain=message.domain)
         if any(one.HasField("g") or one.graphs for one in message.attribute):
             refuse("it contains a graph")
-        schema = onnx.defs.get_schema(message.op_type, self.opset, "")
+        version = max(self.opset, INFERRED_FROM.get(message.op_type, 1))
+        schema = onnx.defs.get_schema(message.op_type, version, "")
         inputs = {one: self.values[one] for one in message.input if one}
         infos = {
             one: onnx.helper.make_tensor_type_proto(

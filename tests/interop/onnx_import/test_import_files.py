@@ -17,7 +17,7 @@ onnx = pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
 helper = onnx.helper
 
 
-def write(path, nodes, constants=None, shape=(2, 3, 6, 6), outputs=("y",)):
+def write(path, nodes, constants=None, shape=(2, 3, 6, 6), outputs=("y",), opset=17):
     """Write a model with one input, x."""
     info = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
     graph = helper.make_graph(
@@ -27,7 +27,7 @@ def write(path, nodes, constants=None, shape=(2, 3, 6, 6), outputs=("y",)):
         [onnx.ValueInfoProto(name=name) for name in outputs],
         [onnx.numpy_helper.from_array(a, name) for name, a in (constants or {}).items()],
     )
-    imports = [helper.make_opsetid("", 17)]
+    imports = [helper.make_opsetid("", opset)]
     onnx.save(helper.make_model(graph, opset_imports=imports), str(path))
     return path
 
@@ -217,6 +217,20 @@ def test_a_division_by_0_before_an_erf_is_refused(tmp_path):
 
     with expect_error(NetError, ErrorCode.UNSUPPORTED, mentions="node 'quotient' (Div)"):
         import_onnx(model)
+
+
+@pytest.mark.parametrize("operator", ["GreaterOrEqual", "LessOrEqual"])
+@pytest.mark.parametrize("opset", [12, 15, 16])
+def test_comparisons_of_constants_are_computed_in_every_opset(operator, opset, tmp_path):
+    nodes = [
+        helper.make_node(operator, ["row", "row"], ["mask"]),
+        helper.make_node("Cast", ["mask"], ["numbers"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "numbers"], ["y"]),
+    ]
+    constants = {"row": np.arange(6, dtype=np.float32)}
+    model = write(tmp_path / "net.onnx", nodes, constants, opset=opset)
+
+    assert np.all(import_onnx(model).net(np.ones((2, 3, 6, 6), np.float32)) == 1)
 
 
 @pytest.mark.parametrize("outputs", [["y", "a"], ["y", "b"]])
