@@ -506,6 +506,9 @@ class Solver:
         """Restore the state of another solver of the same run; that had more processes, perhaps.
 
         A snapshot of this iteration is written: the process that should write it may have died.
+
+        Raises:
+            SnapshotError: The state is of another net or type of solver; nothing has changed.
         """
         with self.net.lock:
             self._checkpointer.load_state_dict(state)

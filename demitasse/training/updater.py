@@ -74,10 +74,14 @@ class History:
         """Return the memories of a parameter's arrays."""
         return self.memories[index :: len(self.shapes)]
 
+    def array_shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of all arrays."""
+        return list(itertools.islice(itertools.cycle(self.shapes), len(self.memories)))
+
     def arrays(self) -> list[np.ndarray]:
         """Return all arrays on the host, for reading, in their parameters' shapes."""
-        shapes = itertools.cycle(self.shapes)
-        return [memory.cpu_data().reshape(next(shapes)) for memory in self.memories]
+        shapes = self.array_shapes()
+        return [m.cpu_data().reshape(s) for m, s in zip(self.memories, shapes, strict=True)]
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Copy all arrays, in the same order; each has its parameter's number of elements."""

@@ -163,14 +163,23 @@ class Checkpointer:
         """Restore the state of another solver of the run.
 
         Iteration and step are left to the caller; until they are set, the run is ``inconsistent``.
-        Layers whose state was in a process that has died are reported.
+        Layers whose state was in a process that has died are reported. A state of another net or
+        type of solver raises a SnapshotError, and nothing has changed.
         """
-        run = self._run
+        run, memories = self._run, weight_memories(self._run.net)
+        own = [*((memory.size,) for memory in memories), *run.updater.history.array_shapes()]
+        arrays = [*state.weights, *state.history] if isinstance(state, TrainingState) else []
+        if [array.shape for array in arrays] != own:
+            message = (
+                "this is the state of another net or of another type of solver; give what "
+                "state_dict() of a solver of this run returned"
+            )
+            raise SnapshotError(message, code=ErrorCode.INCOMPATIBLE)
         resume = ResumeState.FromString(state.resume)
         for lost in self.resumable.missing(resume):
             log.warning("%s: the layer starts anew.", lost.text)
         self.inconsistent = True
-        for memory, array in zip(weight_memories(run.net), state.weights, strict=True):
+        for memory, array in zip(memories, state.weights, strict=True):
             memory.mutable_cpu_data(discard=True)[...] = array
         run.updater.history.load(state.history)
         self.resumable.restore(resume)

@@ -5,8 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Solver
+from demitasse.errors import ErrorCode, SnapshotError
 from demitasse.io.proto import write_text
 
 KINDS = ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW", "LARS", "LAMB"]
@@ -54,6 +56,22 @@ def test_a_state_in_memory_stays_as_it_is_while_the_run_goes_on(fields, backend)
     solver.step(3)
 
     assert same(solver.history.arrays(), expected)
+
+
+@pytest.mark.parametrize("other", ["solver", "net", "none"])
+def test_a_state_in_memory_of_another_run_is_refused(fields, other):
+    solver = solver_of(fields, device="numpy")
+    solver.step(2)
+    expected = weights(solver)
+    param = fields(type="Adam" if other == "solver" else "SGD")
+    param.net_param.layer[-3].inner_product_param.num_output += other == "net"
+    state = None if other == "none" else Solver(param, device="numpy").state_dict()
+
+    with expect_error(SnapshotError, ErrorCode.INCOMPATIBLE):
+        solver.load_state_dict(state)
+
+    assert same(weights(solver), expected)
+    solver.step(1)
 
 
 def test_a_state_in_memory_after_a_restore_is_the_restored_one(fields, tmp_path):
