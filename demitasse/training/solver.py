@@ -532,6 +532,13 @@ class Solver:
         for net in (*self._run.team.nets, *self.test_nets):
             net.close()
 
+    def __reduce__(self) -> NoReturn:
+        message = (
+            "a solver cannot be copied or pickled; make another with the same fields and give its "
+            "load_state_dict() what state_dict() returns, or write snapshot() and restore() it"
+        )
+        raise TypeError(message)
+
     def __enter__(self) -> Self:
         return self
 

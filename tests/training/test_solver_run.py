@@ -1,7 +1,9 @@
 """What a run does and says: order of events, log lines, tests, requests, callbacks."""
 
+import copy
 import logging
 import math
+import pickle
 import re
 
 import numpy as np
@@ -509,3 +511,9 @@ def test_whole_numbers_of_any_type_are_iterations(fields):
 def test_an_unknown_action_for_losses_that_are_not_finite_is_refused(fields):
     with expect_error(ConfigError, ErrorCode.INVALID, field="on_nonfinite", got="rasie"):
         Solver(fields(), on_nonfinite="rasie")
+
+
+@pytest.mark.parametrize("copies", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_solvers_are_not_copied_but_restored(fields, copies):
+    with pytest.raises(TypeError, match="state_dict"):
+        copies(Solver(fields(), device="numpy"))
