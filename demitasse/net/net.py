@@ -601,8 +601,9 @@ class Net:
     def freeze(self, *patterns: str) -> list[str]:
         """Exclude the parameters of layers from updates: set their ``lr_mult`` to 0.
 
-        Momentum does not move them, either. Snapshots do not record it: freeze again after a
-        resume. ``net.params[name][0].lr_mult = 1`` lets a parameter learn again.
+        Momentum does not move them, either. A resume does not freeze layers, and warns where they
+        were frozen: freeze them before. ``net.params[name][0].lr_mult = 1`` lets a parameter learn
+        again.
 
         Args:
             patterns: Names of layers, with the wildcards of the shell: "conv*".

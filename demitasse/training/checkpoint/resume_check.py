@@ -13,6 +13,7 @@ from demitasse.core.axes import shape_string
 from demitasse.core.hashing import sha256
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, DataError, ErrorCode, SnapshotError
+from demitasse.graph.wiring import FACTORS
 from demitasse.io.proto import LayerParameter, RunFacts, SolverParameter
 from demitasse.net import Net
 from demitasse.training.checkpoint.state_file import State
@@ -54,6 +55,9 @@ def run_fingerprint(run: TrainingContext) -> RunFingerprint:
     for record, blob in zip(train.structure.learnable_records, train.learnable_params, strict=True):
         name = train.layer_names[record.layer]
         fingerprint.parameter.add(layer=name, index=record.index, dim=blob.shape)
+        for factor in FACTORS:  # may have been set since the net was made
+            key = f"{factor} of parameter {record.index} of layer {name!r}"
+            fingerprint.solver.add(key=key, value=_text(getattr(record, factor)))
     tests = ((f"test {i}", net) for i, net in enumerate(run.test_nets))
     for name, net in (("train", train), *tests):
         for layer in net.layers:

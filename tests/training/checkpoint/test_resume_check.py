@@ -160,6 +160,20 @@ def test_fields_of_one_policy_or_type_are_warned_of_or_refused(fields, tmp_path,
         solver.restore(state, exact=True)
 
 
+@pytest.mark.parametrize("factor", ["lr_mult", "decay_mult"])
+def test_factors_that_were_set_are_warned_of_or_refused(fields, tmp_path, lines, factor):
+    solver = made(fields, tmp_path)
+    setattr(solver.net.params["ip2"][0], factor, 0)
+    _, state = solver.snapshot()
+    other = made(fields, tmp_path)
+
+    with refused(f"{factor} of parameter 0 of layer 'ip2'"):
+        other.restore(state, exact=True)
+    other.restore(state)
+
+    assert f"{factor} of parameter 0 of layer 'ip2' was 0, is 1" in lines()[-1]
+
+
 def test_numbers_are_told_as_they_were_written(fields, tmp_path, lines):
     _, state = saved(fields, tmp_path)
     stages = 'lr_policy: "multifixed" stagelr: [0.1, 0.01] stageiter: [1, 2] weight_decay: 1e-4'
