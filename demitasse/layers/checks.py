@@ -5,6 +5,7 @@ A field is named by its path in the layer's message, for instance ``crop_param.o
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from numbers import Integral
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -24,6 +25,16 @@ def positive(value: int, field: str) -> int:
         message = f"{field} must be above 0, it is {value or '0 or missing'}"
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=field, got=value)
     return value
+
+
+def at_least(least: int, name: str, value: object) -> None:
+    """Raise a ConfigError unless an argument or a field is a whole number from ``least`` on."""
+    if not isinstance(value, Integral):
+        message = f"got {name} {value!r}, expected a whole number"
+        raise ConfigError(message, code=ErrorCode.INVALID, field=name, got=value)
+    if value < least:
+        message = f"got {name} {value}, expected at least {least}"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=name, got=value)
 
 
 def out_of_range(field: str, got: object, expected: str) -> ConfigError:

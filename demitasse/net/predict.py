@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demitasse.blob.blob import host_array, is_on
-from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError, ShapeError
+from demitasse.errors import DemitasseError, ErrorCode, NetError, ShapeError
+from demitasse.layers.checks import at_least
 
 if TYPE_CHECKING:
     from demitasse.net.net import Net
@@ -34,9 +35,8 @@ def predict(
 
     See ``Net.predict``; ``declared`` are the shapes of the inputs when the net was made.
     """
-    if batch_size is not None and batch_size < 1:
-        message = f"got batch_size {batch_size}, expected at least 1, or None for all items at once"
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch_size", got=batch_size)
+    if batch_size is not None:
+        at_least(1, "batch_size", batch_size)
     names = net.outputs
     if outputs is not None:
         names = [outputs] if isinstance(outputs, str) else list(outputs)

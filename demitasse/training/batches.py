@@ -10,6 +10,7 @@ import numpy as np
 from demitasse.blob.blob import host_array, is_on
 from demitasse.core.device import Device
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
+from demitasse.layers.checks import at_least
 
 if TYPE_CHECKING:
     from demitasse.training.solver import Solver
@@ -35,9 +36,8 @@ def batches(
         )
         raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="iter_size")
     for field, value in (("epochs", epochs), ("batch_size", batch_size)):
-        if value is not None and value < 1:
-            message = f"got {field} {value}, expected at least 1"
-            raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=field, got=value)
+        if value is not None:
+            at_least(1, field, value)
     arrays = _arrays(net.inputs, data, labels, net.device)
     size = batch_size or net.input_shapes[net.inputs[0]][0]
     for epoch in range(epochs if arrays is not None or not isinstance(data, Iterator) else 1):

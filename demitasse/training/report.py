@@ -20,9 +20,9 @@ from google.protobuf.json_format import MessageToDict
 from demitasse.blob.distribution import distribution
 from demitasse.core.deprecated import deprecated_names
 from demitasse.core.log import get_logger, number
-from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter
 from demitasse.io.proto.write import text_of
+from demitasse.layers.checks import at_least
 from demitasse.layers.data_layers.base import PrefetchingDataLayer
 from demitasse.net import Net
 from demitasse.training.distributed import WaitTimes
@@ -217,11 +217,9 @@ def log_histograms(solver: Solver, every: int) -> None:
         every: Iterations from one event to the next; the first event is at once.
 
     Raises:
-        ConfigError: ``every`` is below 1.
+        ConfigError: ``every`` is no whole number above 0.
     """
-    if every < 1:
-        message = f"got histograms every {every} iterations, expected at least 1"
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="every", got=every)
+    at_least(1, "every", every)
 
     def send() -> None:
         parameters: dict[str, dict[str, Any]] = {}

@@ -10,7 +10,7 @@ from demitasse.core.paths import is_text, read_text
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.data.sources.source import Shard
 from demitasse.io.proto import SolverParameter, parse_text, read_solver_params, upgrade_solver
-from demitasse.layers.checks import nonfinite_fields
+from demitasse.layers.checks import at_least, nonfinite_fields
 from demitasse.training.evaluation import AP_VERSIONS
 from demitasse.training.lr_policies import check_policy
 from demitasse.training.monitor import EarlyStopping
@@ -56,9 +56,9 @@ def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
             message = f"got {name} {value!r}, expected one of {', '.join(known)}"
             raise ConfigError(message, code=ErrorCode.UNKNOWN, field=name, got=value)
     for name in ("average_loss", "iter_size"):
-        _at_least(1, name, getattr(param, name))
+        at_least(1, name, getattr(param, name))
     for name in ("display", "snapshot", "test_interval", "max_iter"):
-        _at_least(0, name, getattr(param, name))
+        at_least(0, name, getattr(param, name))
 
 
 @contextmanager
@@ -88,12 +88,14 @@ def check_options(
 ) -> None:
     """Check the arguments of a solver, alone and with its fields (ConfigError)."""
     if keep_last is not None:
-        _at_least(1, "keep_last", keep_last)
+        at_least(1, "keep_last", keep_last)
     if not isinstance(early, EarlyStopping | None):
         message = f"got early_stopping {early!r}, expected EarlyStopping(metric, patience)"
         raise ConfigError(message, code=ErrorCode.INVALID, field="early_stopping", got=early)
-    if early is not None and (early.patience < 1 or not early.min_delta >= 0):
-        message = f"got {early}, expected a patience of at least 1 and min_delta >= 0"
+    if early is not None:
+        at_least(1, "patience", early.patience)
+    if early is not None and not early.min_delta >= 0:
+        message = f"got {early}, expected min_delta >= 0"
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="early_stopping")
     if early is not None and not param.test_interval:
         message = "early_stopping needs tests, and test_interval is missing"
@@ -103,12 +105,6 @@ def check_options(
         name = "early_stopping" if early is not None else "lr_policy 'plateau'"
         message = f"{name} cannot be used with world_size {world_size}: only rank 0 tests"
         raise ConfigError(message, code=ErrorCode.CONFLICT, world_size=world_size)
-
-
-def _at_least(least: int, name: str, value: int) -> None:
-    if value < least:
-        message = f"got {name} {value}, expected at least {least}"
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=name, got=value)
 
 
 def is_due(interval: int, iteration: int) -> bool:

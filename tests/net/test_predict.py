@@ -175,6 +175,11 @@ def test_a_batch_has_items(batch):
         net_of(POWER, x=(4, 3)).predict(items(6, 3), batch_size=batch)
 
 
+def test_a_batch_has_a_whole_number_of_items():
+    with expect_error(ConfigError, ErrorCode.INVALID, field="batch_size", got=1.5):
+        net_of(POWER, x=(4, 3)).predict(items(6, 3), batch_size=1.5)
+
+
 @pytest.mark.parametrize(
     "given",
     [None, iter([[1, 2, 3]]), "abc", np.array([[1, "b", 3]], object), np.ones((1, 3)) * 1j],

@@ -114,6 +114,8 @@ def test_epochs_are_shuffled_by_the_seed(data):
         (SGD + "iter_size: 2", 2, {}, ConfigError, ErrorCode.UNSUPPORTED),
         (SGD, 2, {"epochs": 0}, ConfigError, ErrorCode.OUT_OF_RANGE),
         (SGD, 2, {"batch_size": 0}, ConfigError, ErrorCode.OUT_OF_RANGE),
+        (SGD, 2, {"epochs": 1.5}, ConfigError, ErrorCode.INVALID),
+        (SGD, 2, {"batch_size": 2.0}, ConfigError, ErrorCode.INVALID),
         (SGD, 1, {}, NetError, ErrorCode.COUNT_MISMATCH),
     ],
 )

@@ -208,7 +208,8 @@ def test_patience_is_counted_across_a_resume(fields, tmp_path):
 @pytest.mark.parametrize(
     ("early", "text", "code", "mentions"),
     [
-        (EarlyStopping("accuracy", 0), TESTED, ErrorCode.OUT_OF_RANGE, "patience=0"),
+        (EarlyStopping("accuracy", 0), TESTED, ErrorCode.OUT_OF_RANGE, "patience 0"),
+        (EarlyStopping("accuracy", 1.5), TESTED, ErrorCode.INVALID, "patience 1.5"),
         (EarlyStopping("accuracy", 1, -1), TESTED, ErrorCode.OUT_OF_RANGE, "min_delta=-1"),
         (EarlyStopping("accuracy", 1), "", ErrorCode.MISSING, "test_interval"),
         (EarlyStopping("nothing", 1), TESTED, ErrorCode.UNKNOWN, "'nothing'"),

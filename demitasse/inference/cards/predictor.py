@@ -23,6 +23,7 @@ from demitasse.inference.cards.preprocessing import PreparedImage, Preprocessor
 from demitasse.io.data.images.codecs import Color, pixels_of, read_image
 from demitasse.io.proto import read_net
 from demitasse.io.weights.load import load_files
+from demitasse.layers.checks import at_least
 from demitasse.net import Net
 
 if TYPE_CHECKING:
@@ -157,10 +158,7 @@ class Predictor:
         Yields:
             Each item with its prediction, or with the error that its image raised.
         """
-        if batch_size < 1:
-            message = f"batch_size must be at least 1, it is {batch_size}"
-            code = ErrorCode.OUT_OF_RANGE
-            raise ConfigError(message, code=code, field="batch_size", got=batch_size)
+        at_least(1, "batch_size", batch_size)
         largest = min(batch_size, self.card.batch or batch_size)
         waiting: list[tuple[Item, PreparedImage | DataError]] = []
         count, shape = 0, None

@@ -23,6 +23,7 @@ from demitasse.inference.cards.model_files import LoadedModel, ModelFiles
 from demitasse.inference.cards.published import file_hashes
 from demitasse.inference.prediction.items import Arrays, Items, Records
 from demitasse.io.weights.npz import arrays_in, write_npz
+from demitasse.layers.checks import at_least
 
 
 class BatchRunner:
@@ -262,9 +263,7 @@ def make_part(
     Raises:
         ConfigError: A part with another fingerprint exists.
     """
-    if batch_size < 1:
-        message = f"batch_size must be at least 1, it is {batch_size}"
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch_size", got=batch_size)
+    at_least(1, "batch_size", batch_size)
     folder.mkdir(parents=True, exist_ok=True)
     path, source = part_path(folder, shard, kind), fingerprint(runner, items, batch_size)
     if path.exists() and not force:

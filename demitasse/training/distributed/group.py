@@ -22,6 +22,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.collective import Collective
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, ErrorCode, ParallelError
+from demitasse.layers.checks import at_least
 from demitasse.net import Net
 from demitasse.training.distributed.allreduce import deterministic_mean, fast_mean, fp16_mean
 from demitasse.training.distributed.gradient_buffer import (
@@ -119,6 +120,7 @@ class Shards:
     size: int = 1  # number of processes
 
     def __post_init__(self) -> None:
+        at_least(1, "shards", self.count)
         if self.count < self.size:
             message = (
                 f"got {self.count} shards for {self.size} processes, expected at least one for "
