@@ -517,3 +517,11 @@ def test_an_unknown_action_for_losses_that_are_not_finite_is_refused(fields):
 def test_solvers_are_not_copied_but_restored(fields, copies):
     with pytest.raises(TypeError, match="state_dict"):
         copies(Solver(fields(), device="numpy"))
+
+
+def test_an_iterator_that_ends_in_a_layer_is_not_taken_for_a_fault_of_training(fields):
+    solver = Solver(fields(iter_size=2), device="numpy")
+    solver.net.before_forward.append(lambda index: next(iter(())))
+
+    with pytest.raises(StopIteration):
+        solver.step(1)

@@ -186,7 +186,7 @@ class SingleProcess:
         Afterwards the first net has the gradients of all shards.
         """
         [net] = self.nets
-        return sum(net.forward_backward() for _ in range(batches)) / batches
+        return sum([net.forward_backward() for _ in range(batches)]) / batches
 
     def forward(self) -> float:
         """Run a batch of each shard forward, and return the mean loss."""
@@ -286,7 +286,7 @@ class DistributedGroup:
             for other in self.nets[1:]:
                 other.clear_param_diffs()
             for own in self.nets:
-                loss = sum(own.forward_backward() for _ in range(batches - 1))
+                loss = sum([own.forward_backward() for _ in range(batches - 1)])
                 overlap = self._overlap if own is self.nets[-1] else None
                 with nullcontext() if overlap is None else overlap.during_backward():
                     loss += own.forward_backward()
