@@ -150,6 +150,8 @@ class Layer(Arrays):
     """True if a top may be a bottom; a layer may restrict the choice."""
     dynamic_shapes: ClassVar[bool] = False
     """True if top shapes depend on values, so that ``forward`` sets them."""
+    rows_axis: ClassVar[int | None] = None
+    """Axis of the tops whose size depends on values, as the number of detections does."""
 
     is_alias: ClassVar[bool] = False
     """True if the passes compute nothing: tops share the bottoms' memory, or there are no bottoms

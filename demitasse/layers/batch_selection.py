@@ -64,6 +64,7 @@ class Filter(Layer):
     bottoms = AtLeast(2)
     tops = AtLeast(1)
     dynamic_shapes = True
+    rows_axis = 0
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         if len(top) != len(bottom) - 1:

@@ -16,9 +16,6 @@ BATCH = "batch"
 STRIDE = 64
 """Pixels that images grow by: a multiple of usual total strides."""
 
-ROW_AXES = {"DetectionOutput": 2, "Filter": 0, "Proposal": 0}
-"""Layer type -> the axis of its tops whose size depends on values."""
-
 
 Axis = tuple[str, int]
 """Name of a value, and one of its axes."""
@@ -141,7 +138,7 @@ class _ShapeProbe:
     def __init__(self, net: Net) -> None:
         self.net = net
         self.own = {name: net.blobs[name].shape for name in net.inputs}
-        self.counted = [i for i, layer in enumerate(net.layers) if layer.type in ROW_AXES]
+        self.counted = [i for i, layer in enumerate(net.layers) if layer.rows_axis is not None]
 
     def shapes(
         self, longer: Sequence[Axis] = (), counted: int | None = None, more: int = 0
@@ -160,9 +157,11 @@ class _ShapeProbe:
                     place.layer.run_reshape(place.bottom, place.top)
                 except DemitasseError as error:
                     raise error.at(place.label, layer=place.layer.name) from None
-                for blob in place.top if index in self.counted else ():
-                    axes, axis = list(blob.shape), ROW_AXES[place.layer.type]
-                    axes[axis] = 1 + (more if index == counted else 0)
+                if (rows := place.layer.rows_axis) is None:
+                    continue
+                for blob in place.top:
+                    axes = list(blob.shape)
+                    axes[rows] = 1 + (more if index == counted else 0)
                     blob.reshape(axes)
             return [blob.shape for blob in net.structure.blob_list]
         finally:

@@ -135,6 +135,7 @@ class BoxGroupOutput(CascadeLayer):
 
     bottoms = AtLeast(2)
     tops = Between(1, 2)
+    rows_axis = 0
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p, path = self.param.box_group_output_param, "box_group_output_param"

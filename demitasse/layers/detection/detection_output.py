@@ -119,6 +119,7 @@ class DetectionOutput(Layer):
     bottoms = Between(3, 4)
     tops = Exactly(1)
     dynamic_shapes = True
+    rows_axis = 2
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.detection_output_param

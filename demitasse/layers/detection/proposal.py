@@ -78,6 +78,7 @@ class Proposal(Layer):
     tops = Between(1, 2)
     in_place = False
     dynamic_shapes = True
+    rows_axis = 0
     differentiable = ()
     strict_propagate_down = False
 

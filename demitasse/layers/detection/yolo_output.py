@@ -43,6 +43,7 @@ class YoloOutput(Layer):
     tops = Exactly(1)
     in_place = False
     dynamic_shapes = True
+    rows_axis = 2
     differentiable = ()
     strict_propagate_down = False
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from layer_examples import EXAMPLES
 
 from demitasse.errors import ErrorCode, NetError
+from demitasse.interop.onnx_export import export_onnx
 from demitasse.interop.onnx_export.converters import CONVERTERS
 
 MAPS = {"x": (2, 6, 7, 5)}
@@ -509,6 +510,24 @@ def test_regions_of_several_maps(fields, tops, tmp_path, expect_same):
     expect_same(net(text, {name: a.shape for name, a in given.items()}), tmp_path, given)
 
 
+def test_layers_after_regions_take_any_number_of_them(tmp_path, expect_same):
+    random = np.random.default_rng(5)
+    given = {
+        "s0": random.random((4, 3, 4, 4)), "c0": 3 * random.standard_normal((4, 4, 4, 4)),
+        "s1": random.random((2, 3, 2, 3)), "c1": 3 * random.standard_normal((2, 4, 2, 3)),
+        "x": random.standard_normal((2, 3, 16, 14)),
+    }  # fmt: skip
+    given = {name: array.astype(np.float32) for name, array in given.items()}
+    maps, shapes = tuple(given)[:4], {name: a.shape for name, a in given.items()}
+    text = layer("BoxGroupOutput", f"{REGRESSION} box_group_output_param {{ {GROUPS} }}",
+                 maps, ("rois",), "regions")  # fmt: skip
+    fields = "roi_pooling_param { pooled_h: 2 pooled_w: 2 }"
+    text += layer("ROIAlign", fields, ("x", "rois"), ("pooled",), "pool")
+    text += layer("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }", ("pooled",))
+
+    expect_same(net(text, shapes), tmp_path, given)
+
+
 def test_moved_regions(tmp_path, expect_same):
     codes = np.random.default_rng(1).standard_normal((20, 8)).astype(np.float32)
     given = {"codes": codes, "rois": regions(20)}
@@ -550,6 +569,19 @@ def test_detections_of_yolo_2(least, tmp_path, expect_same):
                {"x": maps.shape})  # fmt: skip
 
     expect_same(made, tmp_path, {"x": maps})
+
+
+def test_the_number_of_detections_of_yolo_is_declared_as_unknown(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    fields = "num_classes: 3 num_box: 2 biases: [1.1, 1.2, 2.4, 2.5]"
+    made = net(layer("YoloDetectionOutput", f"yolo_detection_output_param {{ {fields} }}"),
+               {"x": (2, 16, 4, 4)})  # fmt: skip
+
+    export_onnx(made, None, tmp_path / "net.onnx")
+
+    [output] = onnx.load(tmp_path / "net.onnx").graph.output
+    sizes = [one.dim_param or one.dim_value for one in output.type.tensor_type.shape.dim]
+    assert sizes == [1, 1, "layer_count", 7]
 
 
 def test_detections_of_yolo_3(tmp_path, expect_same):
