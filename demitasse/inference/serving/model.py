@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -162,6 +163,24 @@ class Runner:
         self.net.reshape()
         return self.shapes(self.outputs)
 
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the outputs, with -1 for a number of rows that values decide."""
+        shapes, own = self.shapes(self.outputs), []
+        for place in self.net.structure.bindings():
+            with suppress(DemitasseError):  # a layer may take one number of rows alone
+                place.layer.run_reshape(place.bottom, place.top)
+            for blob in place.top if place.layer.rows_axis is not None else ():
+                own.append((blob, blob.shape))
+                sizes = enumerate(blob.shape)
+                blob.reshape([n + (axis == place.layer.rows_axis) for axis, n in sizes])
+        longer = self.shapes(self.outputs)
+        for blob, shape in own:
+            blob.reshape(shape)
+        return {
+            name: tuple(n if n == m else -1 for n, m in zip(shape, longer[name], strict=True))
+            for name, shape in shapes.items()
+        }
+
     def warm_up(self, max_batch: int, *, can_batch: bool) -> None:
         """Run the net once on zeros, in the thread that will run it.
 
@@ -232,8 +251,10 @@ class Model:
         self.max_batch = min(max_batch, card.batch or max_batch) if card else max_batch
         declared = first.shapes(first.net.inputs)
         self.can_batch = free = _any_batch_size(first, declared)
-        self.inputs = [_spec(first, one, free=free) for one in first.net.inputs]
-        self.outputs = [_spec(first, one, free=free) for one in first.outputs]
+        self.inputs = [_spec(first, one, shape, free=free) for one, shape in declared.items()]
+        shapes = first.output_shapes()
+        first.reshape(declared)
+        self.outputs = [_spec(first, one, shape, free=free) for one, shape in shapes.items()]
         self._predictor = predictor = first.model.predictor
         if predictor is not None and predictor.card.task != "features":
             rows = -1 if free else declared[predictor.input][0]
@@ -382,10 +403,9 @@ def _any_batch_size(runner: Runner, declared: Mapping[str, tuple[int, ...]]) -> 
         runner.reshape(declared)
 
 
-def _spec(runner: Runner, name: str, *, free: bool) -> TensorSpec:
-    blob = runner.net.blob_by_name(name)
-    shape = (-1, *blob.shape[1:]) if free else blob.shape
-    return TensorSpec(name, datatype_of(np.dtype(str(blob.dtype))), shape)
+def _spec(runner: Runner, name: str, shape: tuple[int, ...], *, free: bool) -> TensorSpec:
+    dtype = datatype_of(np.dtype(str(runner.net.blob_by_name(name).dtype)))
+    return TensorSpec(name, dtype, (-1, *shape[1:]) if free else shape)
 
 
 def _check_known(

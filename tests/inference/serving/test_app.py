@@ -70,6 +70,32 @@ def test_a_model_says_what_it_takes_and_returns(serving):
     assert fixed["outputs"] == [{"name": "flat", "datatype": "FP32", "shape": [1, 96]}]
 
 
+@pytest.mark.parametrize(("after", "rows"), [("dim: -1 dim: 7", -1), ("dim: 1 dim: 7", 1)])
+def test_a_detector_says_that_the_number_of_its_detections_varies(serving, folder, after, rows):
+    inputs = {"boxes": (1, 12), "scores": (1, 6), "priors": (1, 2, 12)}
+    text = "".join(
+        f'layer {{ name: "{name}" type: "Input" top: "{name}" '
+        f"input_param {{ shape {{ {' '.join(f'dim: {n}' for n in shape)} }} }} }}"
+        for name, shape in inputs.items()
+    )
+    (folder / "fixed" / "net.prototxt").write_text(f"""{text}
+        layer {{ name: "found" type: "DetectionOutput" bottom: "boxes" bottom: "scores"
+                 bottom: "priors" top: "found"
+                 detection_output_param {{ num_classes: 2 keep_top_k: 1 }} }}
+        layer {{ name: "rows" type: "Reshape" bottom: "found" top: "rows"
+                 reshape_param {{ shape {{ {after} }} }} }}
+        layer {{ name: "end" type: "Silence" bottom: "rows" }}
+        layer {{ name: "read" type: "Power" bottom: "found" top: "read" }}
+        layer {{ name: "cut" type: "Power" bottom: "rows" top: "cut" }}""")
+    client = serving()
+
+    outputs = client.get("/v2/models/fixed").json()["outputs"]
+
+    assert {one["name"]: one["shape"] for one in outputs} == {
+        "read": [1, 1, -1, 7], "cut": [rows, 7],
+    }  # fmt: skip
+
+
 def test_a_model_says_how_it_is_configured(serving):
     client = serving(max_delay=0.002, workers=2)
 
