@@ -105,11 +105,14 @@ class Result:
 
 def _make_net(param: NetParameter, case: Case) -> tuple[Net, Solver | None]:
     """Return the net of a case, and its solver in phase TRAIN."""
+    base_dir = case.net.parent
     if case.phase != "TRAIN":
-        net = Net(param, "TEST", device=case.device, seed=1, keep_blobs="outputs")
+        net = Net(
+            param, "TEST", device=case.device, seed=1, base_dir=base_dir, keep_blobs="outputs"
+        )
         load_values(net, case.net)
         return net, None
-    solver = idle_solver(param, device=case.device)
+    solver = idle_solver(param, device=case.device, base_dir=base_dir)
     if not any(solver.net.structure.blob_loss_weights):
         message = "the net has no loss to train by"
         raise NetError(message, code=ErrorCode.MISSING, field="loss")
@@ -248,7 +251,8 @@ def _measure_reading(result: Result, seconds: float) -> None:
             sources.layer.append(layer)
     if not sources.layer:
         return
-    with Net(sources, case.phase, device=case.device, seed=1) as net:
+    base_dir = case.net.parent
+    with Net(sources, case.phase, device=case.device, seed=1, base_dir=base_dir) as net:
         result.read = streaming_rate(net.forward, net, case.batch, seconds)
     net, solver = _make_net(param, case)
     with solver or net:

@@ -88,7 +88,10 @@ class PeerCase:
     def __init__(self, case: Case) -> None:
         param = with_batch(case.net, case.phase, case.batch)
         with tempfile.TemporaryDirectory(prefix="demitasse_peer_") as folder:
-            with Net(param, case.phase, device="cpu", seed=1, keep_blobs="outputs") as net:
+            with Net(
+                param, case.phase, device="cpu", seed=1, base_dir=case.net.parent,
+                keep_blobs="outputs",
+            ) as net:  # fmt: skip
                 load_values(net, case.net)
                 inputs = random_inputs(net, seed=0)
                 for name, array in inputs.items():

@@ -246,6 +246,15 @@ def test_reading_data_is_measured_alone_and_with_the_net(project, run):
     assert without["images_read_per_second"] == 0
 
 
+def test_files_of_a_net_are_found_beside_it(project, run, monkeypatch):
+    monkeypatch.chdir("/")
+    flags = f"--devices numpy --batches 5 {QUICK} --phases test,train --input"
+
+    result = run(f"bench {project}/net.prototxt {flags}")
+
+    assert result.exit_code == 0, result.output
+
+
 def test_the_layers_that_take_longest_are_shown(project, run):
     result = run(f"bench deploy.prototxt --devices numpy --batches 2 {QUICK} --layers")
 
