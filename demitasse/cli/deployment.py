@@ -44,8 +44,8 @@ class Deployed(NamedTuple):
 
 
 def deploy(
-    train: Path, weights: Sequence[Path], labels: Path | None, folder: Path, *, overwrite: bool,
-    **options: Any,
+    train: Path, weights: Sequence[Path], labels: Path | None, mean: str | None, folder: Path, *,
+    overwrite: bool, **options: Any,
 ) -> Callable[[], Deployed]:  # fmt: skip
     """Load the card of a training net, and return the function that writes it and the deploy net.
 
@@ -53,7 +53,7 @@ def deploy(
     """
     made = deploy_net(train, weights, **options)
     with TemporaryDirectory() as temporary:
-        card, reason = _derived_card(made, train, Path(temporary) / DEPLOY, weights, labels)
+        card, reason = _derived_card(made, train, Path(temporary) / DEPLOY, weights, labels, mean)
         if card is not None:
             Predictor(card, device="numpy").net.close()
     files = [] if card is None else [*card.weights, *([labels] if labels else [])]
@@ -122,22 +122,23 @@ def ready_files(
         if has_inputs(caffe.net):
             yield caffe
             return
-        try:
-            made = deploy_net(caffe.net, caffe.weights)
-        except ConfigError as error:
-            if error.code is ErrorCode.MISSING and "blob" in error.details:  # a shape, or a stage
-                words = [word for one in caffe.weights for word in ("--weights", one)]
-                error.message += f", to: {command_line('deploy', caffe.net, *words)}"
-            raise
         with TemporaryDirectory(prefix="demitasse-") as folder:
             file, card = Path(folder, DEPLOY), caffe.card
-            if card is not None:
-                write_text(file, made.message)
-                card = replace(card, net=file)
-            else:
-                card, reason = _derived_card(made, caffe.net, file, caffe.weights, labels, mean)
-                missing = "" if card else f"; no card: {reason}"
-                log.info("deploy net of %s in memory%s", caffe.net, missing)
+            try:
+                made = deploy_net(caffe.net, caffe.weights)
+                if card is not None:
+                    write_text(file, made.message)
+                    card = replace(card, net=file)
+                else:
+                    card, reason = _derived_card(made, caffe.net, file, caffe.weights, labels, mean)
+                    missing = "" if card else f"; no card: {reason}"
+                    log.info("deploy net of %s in memory%s", caffe.net, missing)
+            except ConfigError as error:
+                lacks_shape = error.code is ErrorCode.MISSING and "blob" in error.details
+                if lacks_shape or error.details.get("flag") == "--mean":  # or lacks a stage
+                    words = [word for one in caffe.weights for word in ("--weights", one)]
+                    error.message += f", to: {command_line('deploy', caffe.net, *words)}"
+                raise
             yield ModelFiles(file, caffe.weights, card)
 
 

@@ -605,6 +605,26 @@ def test_a_training_net_without_its_data_names_the_command_that_takes_a_shape(ru
 
 
 @pytest.mark.usefixtures("training_net")
+@pytest.mark.parametrize("command", ["run NET photos", "predict NET photos -o mine", "serve NET"])
+def test_a_lost_mean_image_is_given_to_deploy(run, command):
+    text = DATA.replace("MEAN", 'mean_file: "gone.binaryproto"') + TAILS["softmax"][0]
+    Path("train_val.prototxt").write_text(text)
+    net = "train_val.prototxt --weights w.caffemodel"
+
+    result = run(command.replace("NET", net))
+    failed_with(result, 3, ErrorCode.NOT_FOUND, flag="--mean")
+    assert "with --mean, to: " in result.stderr
+    assert f"demitasse deploy {net}\n" in result.stderr
+
+    made = run(f"deploy {net} --labels data/labels.txt -o made --mean 100,110,120.5")
+    assert made.exit_code == 0, made.output
+    assert read_card(Path("made/model.toml")).preprocess.mean == (100, 110, 120.5)
+    again = run(f"deploy {net} -o made --overwrite --mean data/mean.binaryproto")
+    assert again.exit_code == 0, again.output
+    assert read_card(Path("made/model.toml")).preprocess.mean == Path("made/mean.binaryproto")
+
+
+@pytest.mark.usefixtures("training_net")
 def test_a_training_net_in_python_names_deploy():
     with expect_error(ConfigError, ErrorCode.UNKNOWN, field="weights"):
         load_model("train_val.prototxt", "w.caffemodel")

@@ -150,12 +150,15 @@ def _need_new(files: list[Path], *, overwrite: bool) -> None:
 @click.argument("net", metavar="TRAIN_VAL", type=FILE)
 @option("--weights", "The trained weights.", FILE, multiple=True, required=True)
 @options.labels_option
+@option(
+    "--mean", "Mean of the card, in place of that of the data layer.", metavar="NUMBERS|FILE|none"
+)
 @option("--out -o", "Folder of the files. [default: the folder of TRAIN_VAL]", FOLDER)
 @options.shape_option("Shape of an input, in place of that of the data.")
 @replace_option
 @options.state_options
 def deploy_command(
-    net: Path, weights: tuple[Path, ...], labels: Path | None, out: Path | None,
+    net: Path, weights: tuple[Path, ...], labels: Path | None, mean: str | None, out: Path | None,
     shapes: dict[str, tuple[int, ...]], overwrite: bool, state: dict[str, Any],
 ) -> None:  # fmt: skip
     """Write the deploy net of a training net, and its model card.
@@ -169,7 +172,9 @@ def deploy_command(
     folder = out or net.parent
     _need_new([folder / "deploy.prototxt", folder / "model.toml"], overwrite=overwrite)
     with input_errors():
-        write = deploy(net, weights, labels, folder, shapes=shapes, overwrite=overwrite, **state)
+        write = deploy(
+            net, weights, labels, mean, folder, shapes=shapes, overwrite=overwrite, **state
+        )
     done = write()
     for note in done.notes:
         echo(note)
