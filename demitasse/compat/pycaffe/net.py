@@ -127,7 +127,8 @@ class Net:
         self.blob_loss_weights: OrderedDict[str, float] = OrderedDict(
             zip(net.blob_names, ids.blob_loss_weights, strict=True)
         )
-        self.inputs, self.outputs = list(net.inputs), list(net.outputs)
+        self.inputs = self._input_list = list(net.inputs)  # scripts read the second name, too
+        self.outputs = self._output_list = list(net.outputs)
         self.top_names = self._names(ids.top_ids)
         self.bottom_names = self._names(ids.bottom_ids)
 

@@ -21,6 +21,7 @@ def test_a_net_shows_its_parts(on_backend):
 
     assert net.inputs == ["data", "label"]
     assert net.outputs == ["loss"]
+    assert (net._input_list, net._output_list) == (net.inputs, net.outputs)
     assert list(net.blobs) == net._blob_names == ["data", "label", "ip", "loss"]
     assert net.top_names["ip"] == ["ip"]
     assert net.bottom_names["loss"] == ["ip", "label"]
