@@ -25,14 +25,14 @@ class Dropout(NeuronLayer):
     Shapes: bottom any -> top the same.
 
     Raises:
-        ConfigError: ``dropout_ratio`` is not in [0, 1).
+        ConfigError: ``dropout_ratio`` is not in [0, 1], or is 1 and the layer divides by 1 - ratio.
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.dropout_param
         train = self.phase == "TRAIN" or p.sample_weights_test
         ratio = p.dropout_ratio
-        if not 0 <= ratio < 1:
+        if not 0 <= ratio <= 1 or (ratio == 1 and train and p.scale_train):
             raise out_of_range("dropout_param.dropout_ratio", ratio, "a number in [0, 1)")
         self.threshold = int(LARGEST * ratio)
         self.drops = self.random_in_test = train and ratio > 0

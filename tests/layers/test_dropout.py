@@ -153,3 +153,12 @@ def test_ratio_0_drops_nothing(backend):
 def test_a_ratio_outside_0_to_1_is_refused(ratio):
     with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="dropout_param.dropout_ratio"):
         make_layer(text(ratio), [X])
+
+
+@pytest.mark.parametrize(
+    ("fields", "phase", "kept"), [("", "TEST", 1), (UNSCALED, "TEST", 0), (UNSCALED, "TRAIN", 0)]
+)
+def test_a_ratio_of_1_is_read_where_nothing_is_divided_by_0(fields, phase, kept, backend):
+    one = make_layer(text(1, fields=fields), [X], phase=phase, device=backend)
+
+    np.testing.assert_array_equal(one.forward()[0], X * kept)
