@@ -35,7 +35,7 @@ def folder() -> Path | None:
 def read_code(name: str) -> bytes | None:
     """Return the machine code that is kept under a name, or None."""
     with suppress(OSError):
-        place, key = _own_folder()
+        place, key, _ = _own_folder()
         content = _read(place / name) if place is not None else None
         if content is not None:
             seal, code = content[:BYTES], content[BYTES:]
@@ -46,13 +46,25 @@ def read_code(name: str) -> bytes | None:
 
 def write_code(name: str, code: bytes) -> None:
     """Store machine code under a name, if the cache folder is usable."""
+    if reason := _store(name, code):
+        warn_once(reason)
+
+
+def unusable_reason() -> str:
+    """Return why no compiled kernels are kept, with the remedy; an empty string if they are."""
+    return _store("probe", b"")
+
+
+def _store(name: str, code: bytes) -> str:
+    """Store machine code under a name; return the reason if that is impossible."""
     try:
-        place, key = _own_folder()
+        place, key, reason = _own_folder()
         if place is not None:
             # not flushed to the disk: the seal shows damage
             _write(place / name, _seal(key, name, code) + code, durable=False)
+        return reason
     except OSError as error:
-        warn_once(
+        return (
             f"compiled kernels are not kept in {folder()} ({error.strerror or error}), so that "
             "every process compiles them again; XDG_CACHE_HOME can name another folder"
         )
@@ -62,14 +74,14 @@ def _seal(key: bytes, name: str, code: bytes) -> bytes:
     return keyed_hash(key, name.encode() + b"\0" + code)
 
 
-def _own_folder() -> tuple[Path | None, bytes]:
+def _own_folder() -> tuple[Path | None, bytes, str]:
     """Return the folder and the key of its seals, made where they are not there.
 
-    The folder is None where others could write in it.
+    The folder is None where others could write in it; the text is the reason.
     """
     place = folder()
     if place is None:
-        return None, b""
+        return None, b"", ""
     place = real_path(place)
     place.parent.parent.mkdir(parents=True, exist_ok=True)
     for own in (place.parent, place):
@@ -77,10 +89,9 @@ def _own_folder() -> tuple[Path | None, bytes]:
     for one in (place, *place.parents):
         private = one in (place, place.parent)
         if reason := untrusted_reason(one.stat(), strict=private, sticky=not private):
-            warn_once(f"compiled kernels are not kept in {place}: {one}: {reason}")
-            return None, b""
+            return None, b"", f"compiled kernels are not kept in {place}: {one}: {reason}"
     key = _key(place)
-    return (None, b"") if key is None else (place, key)
+    return (None, b"", "") if key is None else (place, key, "")
 
 
 def _key(place: Path) -> bytes | None:

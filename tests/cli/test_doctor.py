@@ -88,6 +88,16 @@ def test_a_blas_that_was_told_what_to_use_is_a_problem(sound, run, monkeypatch):
     assert "problem: OPENBLAS_CORETYPE=Haswell" in result.stdout
 
 
+def test_a_cache_of_kernels_that_cannot_be_written_is_a_problem(sound, run, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    [problem] = examined(run)["problems"]
+
+    assert "file/demitasse/kernels (" in problem
+    assert "XDG_CACHE_HOME" in problem
+
+
 def test_a_device_that_cannot_be_used_is_a_problem(sound, run, monkeypatch):
     monkeypatch.setenv("DEMITASSE_DEVICE", "cuda:77")
 

@@ -228,12 +228,15 @@ def problems(found: dict[str, Any]) -> list[str]:
     """Return the problems, with their remedies."""
     from demitasse.backends import clashes
     from demitasse.backends.cpu import slow_reason
+    from demitasse.backends.kernel_cache import unusable_reason
     from demitasse.core.device import Device
     from demitasse.errors import DeviceError
 
     notes = clashes()
     if slow := slow_reason():
         notes.append(slow)
+    elif reason := unusable_reason():
+        notes.append(reason)
     for name in BLAS_VARIABLES:
         if name in os.environ:
             kernel = found["blas"]["kernel"]
