@@ -97,6 +97,10 @@ class ImageSet:
         return pixels
 
 
+LABEL = re.compile(r"\s*([+-]?\d{1,18})", re.ASCII)
+"""The number that a label begins with."""
+
+
 class Line(NamedTuple):
     """A line of the list: an image, and its label or (with label -1) its annotation file."""
 
@@ -175,7 +179,7 @@ def convert_imageset(
 def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
     """Read a list; each line is a name, a space, and a label or the name of an annotation file.
 
-    As in Caffe, a label is the leading number of its text, or 0.
+    As in Caffe, a label is the leading number of its text, or 0; texts without one are warned of.
     """
     text = read_list_file(source, "list of images")
     lines = text.split("\n")
@@ -184,14 +188,18 @@ def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
     if not lines:
         message = "the list of images is empty; write lines 'path label'"
         raise DataError(message, str(source), code=ErrorCode.MISSING)
-    parts = (line.rpartition(" ") for line in lines)
+    parts = [line.rpartition(" ") for line in lines]
     if objects:
         return [Line(name, -1, file.strip()) for name, _, file in parts]
+    texts = [label for name, _, label in parts if name and not LABEL.match(label)]
+    if texts:
+        message = "%s: got %d labels that are no numbers, such as %r; they are stored as 0"
+        log.warning(message, source, len(texts), texts[0])
     return [Line(name if space else label, _label(label)) for name, space, label in parts]
 
 
 def _label(text: str) -> int:
-    found = re.match(r"\s*([+-]?\d{1,18})", text, re.ASCII)
+    found = LABEL.match(text)
     return int(found[1]) if found else 0
 
 

@@ -186,6 +186,17 @@ def test_lines_are_read_as_caffe_reads_them(tmp_path):
     ]
 
 
+def test_labels_that_are_names_are_warned_of(tmp_path, caplog):
+    source = tmp_path / "list.txt"
+    source.write_text("a.png cat\nb.png dog\nc.png 2\nalone.png\n")
+
+    labels = [line.label for line in read_lines(source)]
+
+    assert labels == [0, 0, 2, 0]
+    [warning] = caplog.messages
+    assert "2 labels that are no numbers, such as 'cat'" in warning
+
+
 @pytest.mark.parametrize("content", [None, ""])
 def test_a_list_that_is_missing_or_empty(tmp_path, content):
     if content is not None:
