@@ -7,6 +7,7 @@ Source: Caffe, ``src/caffe/util/io.cpp`` (ReadProtoFromBinaryFile).
 """
 
 import os
+import re
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -234,7 +235,8 @@ def _why(encoded: bytes, cls: type[Message]) -> str:
     for start, meaning in DISGUISES.items():
         if encoded.lstrip()[: len(start)].lower() == start.lower():
             return meaning
-    if b"\0" not in encoded[:4096] and b"{" in encoded[:4096]:
+    head = encoded[:4096]
+    if (b"{" in head or head.isascii()) and not re.search(rb"[\x00-\x08\x0e-\x1f]", head):
         return "it is text, not binary; are two arguments swapped?"
     if cls is NetParameter and encoded[:1] == ITER:
         with suppress(DecodeError):

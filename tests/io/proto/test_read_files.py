@@ -273,6 +273,7 @@ def test_an_enormous_claim_costs_nothing(file):
         (b"\n<!doctype html><html>", "unreadable", "web page"),
         (b"PK\x03\x04....", "unreadable", "ZIP"),
         (b"name: 'net'\nlayer { name: 'a' }", "unreadable", "text"),
+        (b'net: "net.prototxt"\nbase_lr: 0.01\n', "unreadable", "text"),
         (b"\xff\xff\xff", "unreadable", ["3 bytes", "NetParameter"]),
     ],
 )
