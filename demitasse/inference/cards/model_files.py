@@ -16,6 +16,7 @@ from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.card_file import CARD, ONNX, FileOverrides, read_card
 from demitasse.inference.cards.predictor import Arrays, Predictor, load_weights, run_net
 from demitasse.inference.cards.published import published_card, recognize, similar_cards
+from demitasse.io.data.images.codecs import IMAGES, VIDEOS
 from demitasse.net import Net
 
 Name = str | os.PathLike[str]
@@ -137,6 +138,9 @@ def _net_and_weights(path: Path, weights: Sequence[Path]) -> tuple[Path, tuple[P
             message = f"{path} and {weights[0]} are both weights; name the net's prototxt"
             raise ConfigError(message, code=ErrorCode.CONFLICT, field="weights")
         return _net_beside(path), (path,)
+    if not weights and path.suffix.lower() in IMAGES | VIDEOS:
+        message = f"{path} is an image or a video, expected a model; are two arguments swapped?"
+        raise ConfigError(message, code=ErrorCode.INVALID, field="source")
     if not weights:
         message = (
             f"{path} is a net without weights; give them with --weights (in Python: weights=), or "

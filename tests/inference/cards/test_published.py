@@ -197,6 +197,7 @@ def test_labels_and_means_may_be_given(known, tmp_path):
     ("source", "options", "code", "mentions"),
     [
         ("net.prototxt", {}, ErrorCode.MISSING, "--weights"),
+        ("cat.JPG", {}, ErrorCode.INVALID, "are two arguments swapped?"),
         (".", {}, ErrorCode.NOT_FOUND, "model.toml"),
         (".", {"card": "ours"}, ErrorCode.CONFLICT, "'ours'"),
         ("net.caffemodel", {"weights": "net.caffemodel"}, ErrorCode.CONFLICT, "net.caffemodel"),
@@ -211,6 +212,7 @@ def test_labels_and_means_may_be_given(known, tmp_path):
 def test_what_names_no_model_is_refused(known, source, options, code, mentions):
     if "weights" in options:
         options = options | {"weights": known / options["weights"]}
+    (known / "cat.JPG").write_bytes(b"an image")
 
     with expect_error(ConfigError, code, mentions=mentions):
         find_card(known / source, **options)
