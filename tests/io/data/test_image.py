@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 
-from demitasse.errors import DataError, ErrorCode
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.images.codecs import (
     IMAGES,
@@ -155,6 +155,12 @@ def test_without_pillow_the_error_says_what_to_install(monkeypatch):
         DataError, ErrorCode.UNAVAILABLE, mentions="'demitasse[image]'", extra="image"
     ):
         decode_image(b"any")
+
+
+def test_channels_that_there_are_not_are_refused():
+    """They gave the file's own channels: ``"rgb"`` gave blue first."""
+    with expect_error(ConfigError, ErrorCode.UNKNOWN, mentions=["'rgb'", "color"]):
+        decode_image(encoded(RGB), "rgb")
 
 
 def test_files_are_read_and_named_in_errors(tmp_path):

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -189,6 +189,9 @@ def _mode(image: Image, color: Color) -> str:
         return "RGB"
     if color == "indices" and image.mode == "P":
         return "P"
+    if color not in get_args(Color):
+        message = f"got color {color!r}, expected one of {', '.join(get_args(Color))}"
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="color", got=color)
     if color == "indices" or image.mode in {"1", "L"}:
         return "L"
     has_alpha = image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info
