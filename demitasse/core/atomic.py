@@ -106,7 +106,11 @@ def partial_folder(path: Path) -> Iterator[Path]:
     """Make a private folder beside ``path``, locked during the block and deleted afterwards."""
     folder = partial_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(PRIVATE_FOLDER)
+    try:
+        folder.mkdir(PRIVATE_FOLDER)
+    except OSError as error:
+        error.filename = os.fspath(path)
+        raise
     try:
         with locked_folder(folder):
             yield folder

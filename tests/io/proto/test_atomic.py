@@ -13,7 +13,7 @@ from expect_error import expect_error
 from needs import needs
 
 from demitasse.core import atomic
-from demitasse.core.atomic import atomic_write, put_in_place
+from demitasse.core.atomic import atomic_write, partial_folder, put_in_place
 
 
 def names(folder):
@@ -127,6 +127,19 @@ def test_a_long_name_has_room_for_the_temporary_one(tmp_path):
         file.write(b"x")
 
     assert names(tmp_path) == [path.name]
+
+
+def test_a_folder_that_cannot_be_made_has_its_own_name_in_the_error(tmp_path, monkeypatch):
+    """Anyone, root too, is refused here, as in a folder that is read-only."""
+
+    def refuse(path, *mode):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(PermissionError) as caught, partial_folder(tmp_path / "data"):
+        pass
+
+    assert caught.value.filename == str(tmp_path / "data")
 
 
 WRITER = """
