@@ -18,7 +18,7 @@ from demitasse.core.extras import lacks_extra
 from demitasse.core.text import escaped
 from demitasse.errors import ConfigError, DataError, DemitasseError, DeviceError, ErrorCode
 
-LEAST_MEMORY = (("RLIMIT_AS", "ulimit -v", 256 << 20), ("RLIMIT_DATA", "ulimit -d", 128 << 20))
+LEAST_MEMORY = (("RLIMIT_AS", "ulimit -v", 320 << 20), ("RLIMIT_DATA", "ulimit -d", 128 << 20))
 """Limits of the process, and bytes that Python, NumPy and a small net take."""
 
 FAILED, MODEL_OR_DATA, DEVICE, INTERRUPTED = 1, 3, 4, 130

@@ -67,6 +67,7 @@ def run(tmp_path):
     ("command", "name", "value", "code", "option"),
     [
         (TRAIN, "RLIMIT_AS", 100 * MIB, 4, "ulimit -v"),
+        (TRAIN, "RLIMIT_AS", 290 * MIB, 4, "ulimit -v"),
         (TRAIN, "RLIMIT_DATA", 64 * MIB, 4, "ulimit -d"),
         (TRAIN, "RLIMIT_FSIZE", 100, 1, "ulimit -f"),
         (TRAIN, "RLIMIT_STACK", MIB // 4, 0, ""),
