@@ -181,9 +181,16 @@ def code_of(error: OSError) -> ErrorCode:
 
 
 def similar_file(path: str | os.PathLike[str]) -> str:
-    """Return "; did you mean ...?" with the most similar name in the folder, or nothing."""
+    """Return "; did you mean ...?" with the most similar name in the folder, or nothing.
+
+    Where a relative path has no such folder, return that folder and the working directory.
+    """
+    folder = Path(path).parent
     try:
-        beside = [entry.name for entry in islice(os.scandir(Path(path).parent), MAX_NEIGHBOURS)]
+        beside = [entry.name for entry in islice(os.scandir(folder), MAX_NEIGHBOURS)]
+    except (FileNotFoundError, NotADirectoryError):
+        there = f"; there is no folder '{folder}' in {Path.cwd()}"
+        return "" if folder.is_absolute() else there
     except (OSError, ValueError):
         return ""
     return suggestion(Path(path).name, beside)

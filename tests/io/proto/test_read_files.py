@@ -68,6 +68,18 @@ def test_a_missing_file_is_named(tmp_path):
         read_net_params(tmp_path / "gone.prototxt")
 
 
+def test_a_relative_path_without_its_folder_names_the_working_directory(tmp_path, monkeypatch):
+    """A solver names its net relative to the folder that Caffe is called from."""
+    monkeypatch.chdir(tmp_path)
+
+    with expect_error(PrototxtError, ErrorCode.NOT_FOUND, mentions=f"'net' in {tmp_path}"):
+        read_net_params("net/train_val.prototxt")
+    with expect_error(PrototxtError, ErrorCode.NOT_FOUND) as caught:
+        read_net_params(tmp_path / "net" / "train_val.prototxt")
+
+    assert "there is no folder" not in str(caught.value)
+
+
 def test_a_folder_names_the_prototxts_in_it(tmp_path):
     (tmp_path / "deploy.prototxt").write_text("")
     with expect_error(PrototxtError, mentions=f"a prototxt in it: {tmp_path / 'deploy.prototxt'}"):
