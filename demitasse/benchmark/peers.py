@@ -22,6 +22,7 @@ from demitasse.interop.onnx_export import export_onnx
 from demitasse.net import Net
 from demitasse.testing.comparison import random_inputs
 from demitasse.testing.error_stats import error_stats
+from demitasse.testing.reference.onnx import onnx_library
 
 TOLERANCE = 1e-3
 """Largest accepted difference of results, relative to the largest value of an output."""
@@ -31,7 +32,7 @@ Infer = Callable[[], Mapping[str, np.ndarray]]
 
 
 def _onnxruntime(path: Path, inputs: Inputs, threads: int) -> Infer:
-    onnxruntime = import_module("onnxruntime")
+    onnxruntime = onnx_library("onnxruntime", "measuring ONNX Runtime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3

@@ -4,6 +4,7 @@ Reading a file runs no code: ONNX has no such operation, and libraries of custom
 loaded. External weights are read from the model's folder only.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -112,7 +113,11 @@ def _names(name: str, node: Any) -> tuple[str, ...]:
 
 
 def onnx_library(name: str, what: str) -> Any:
-    """Return the module ``onnx`` or ``onnxruntime``, which ``what`` needs."""
+    """Return the module ``onnx`` or ``onnxruntime``, which ``what`` needs.
+
+    ONNX Runtime would send telemetry, and leave a file ``.ses`` in the folder of temporary files.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         return import_module(name)
     except ImportError:

@@ -1,6 +1,9 @@
 """A net against the same net in an ONNX file."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -117,3 +120,16 @@ def test_a_file_that_is_none(small, run):
 
     assert result.exit_code == 3
     assert "small.onnx" in result.stderr
+
+
+def test_onnx_runtime_sends_nothing_and_leaves_no_file(tmp_path):
+    """Its import writes a file ``.ses`` for its telemetry, unless a variable is set."""
+    code = "from demitasse.testing.reference.onnx import onnx_library as library\n"
+    code += "library('onnxruntime', 'this test')"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment.pop("ORT_DISABLE_TELEMETRY", None)
+    before = set(tmp_path.iterdir())
+
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+    assert set(tmp_path.iterdir()) == before
