@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TypeGuard
@@ -189,8 +189,10 @@ def similar_file(path: str | os.PathLike[str]) -> str:
     try:
         beside = [entry.name for entry in islice(os.scandir(folder), MAX_NEIGHBOURS)]
     except (FileNotFoundError, NotADirectoryError):
-        there = f"; there is no folder '{folder}' in {Path.cwd()}"
-        return "" if folder.is_absolute() else there
+        with suppress(OSError):  # the working directory may be missing, too
+            there = f"; there is no folder '{folder}' in {Path.cwd()}"
+            return "" if folder.is_absolute() else there
+        return ""
     except (OSError, ValueError):
         return ""
     return suggestion(Path(path).name, beside)

@@ -80,6 +80,16 @@ def test_a_relative_path_without_its_folder_names_the_working_directory(tmp_path
     assert "there is no folder" not in str(caught.value)
 
 
+@needs("deletion of open files")
+def test_a_relative_path_without_its_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    with expect_error(PrototxtError, ErrorCode.NOT_FOUND):
+        read_net_params("net/train_val.prototxt")
+
+
 def test_a_folder_names_the_prototxts_in_it(tmp_path):
     (tmp_path / "deploy.prototxt").write_text("")
     with expect_error(PrototxtError, mentions=f"a prototxt in it: {tmp_path / 'deploy.prototxt'}"):
