@@ -75,6 +75,7 @@ class _Finder(MetaPathFinder, Loader):
         # The import system returns the entry of sys.modules.
         sys.modules[module.__name__] = import_module(_real_name(module.__name__))
         if module.__name__ == CAFFE:
+            import_module(f"{TARGET}.common").keep_glog_settings()
             # Caffe loads it through scikit-image, so scripts only `import PIL`
             with suppress(ImportError):
                 import_module("PIL.Image")

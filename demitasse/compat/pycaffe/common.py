@@ -1,8 +1,8 @@
 """Process-wide state of Caffe: mode, device, phase, seed, log; and the timer.
 
 The log is written to standard error from the first net or solver on, unless the program has added a
-handler to the logger ``demitasse``. ``GLOG_minloglevel`` and ``GLOG_logtostderr`` are supported;
-log files are not written.
+handler to the logger ``demitasse``. ``GLOG_minloglevel`` and ``GLOG_logtostderr`` are supported,
+with their values at ``import caffe`` if they were set then; log files are not written.
 
 Source: Caffe, ``python/caffe/_caffe.cpp``, ``src/caffe/util/benchmark.cpp``; glog,
 ``src/logging.cc``.
@@ -29,6 +29,8 @@ _phase: list[Phase] = []
 _lock = threading.Lock()
 
 _started_log: list[bool] = []
+
+_glog: dict[str, str] = {}
 
 _logger = get_logger(__name__)
 
@@ -95,6 +97,12 @@ def init_log(level: int | None = None, stderr: bool | None = None) -> None:
         _start(level, _to_stderr() if stderr is None else stderr)
 
 
+def keep_glog_settings() -> None:
+    """Keep the variables that glog reads when Caffe is loaded; scripts unset them after that."""
+    names = "GLOG_minloglevel", "GLOG_logtostderr"
+    _glog.update((name, os.environ[name]) for name in names if name in os.environ)
+
+
 def begin_log() -> None:
     """Start the log, unless the program has configured it."""
     with _lock:
@@ -113,6 +121,8 @@ def log(message: str) -> None:
 
 
 def _start(level: int | None, stderr: bool) -> None:
+    if level is None and (kept := _glog.get("GLOG_minloglevel", "")).isdecimal():
+        level = int(kept)
     named = None if level is None else GLOG_LEVELS[max(0, min(level, len(GLOG_LEVELS) - 1))]
     start_logging(named, stream=_Stderr())
     logger = logging.getLogger("demitasse")
@@ -124,7 +134,8 @@ def _start(level: int | None, stderr: bool) -> None:
 
 def _to_stderr() -> bool:
     """Return True if ``GLOG_logtostderr`` is unset or true."""
-    value = os.environ.get("GLOG_logtostderr", "1")  # noqa: SIM112 - glog's own spelling
+    name = "GLOG_logtostderr"
+    value = _glog.get(name) or os.environ.get(name, "1")
     return value[:1].lower() not in {"0", "f", "n"}
 
 

@@ -114,3 +114,27 @@ def test_the_engine_by_itself_is_quiet(folder):
     )
 
     assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("at_import", "later", "shown"), [("2", None, False), ("2", "0", False), ("0", "2", True)]
+)
+def test_the_level_at_the_import_counts(at_import, later, shown, folder):
+    name = "GLOG_minloglevel"
+    change = f"del os.environ['{name}']" if later is None else f"os.environ['{name}'] = '{later}'"
+    code = (
+        f"import os; os.environ['{name}'] = '{at_import}'; import caffe; {change}; "
+        "caffe.Net('net.prototxt', caffe.TEST); caffe.log('a line')"
+    )
+    (folder / "script.py").write_text(code)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "demitasse.pycaffe", "script.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ("a line" in done.stderr) == shown
