@@ -133,6 +133,22 @@ def test_a_message_of_a_fork_is_named_where_another_name_looks_alike(field, fork
         parse_text(f"{field} {{ }}", LayerParameter)
 
 
+@pytest.mark.parametrize(
+    ("text", "fork"),
+    [
+        ("prior_box_param { fixed_size: 32 density: 4 }", "FaceBoxes"),
+        ("prior_box_param { yx_order: true }", "Synopsys Caffe"),
+        ("detection_output_param { no_permute: true }", "Synopsys Caffe"),
+        ("batch_norm_param { add_eps_before_sqrt: true }", "Synopsys Caffe"),
+        ("bn_param { icnet: true }", "Synopsys Caffe"),
+        ("reshape_param { pixelshuffler: 2 }", "Synopsys Caffe"),
+    ],
+)
+def test_a_field_of_a_fork_in_a_message_that_is_known_is_named(text, fork):
+    with expect_error(PrototxtError, ErrorCode.UNSUPPORTED, mentions=fork):
+        parse_text(text, LayerParameter)
+
+
 def test_the_parameters_of_unpooling_are_named():
     text = "layers { type: POOLING } layers { unpooling_param { unpool: MAX unpool_size: 14 } }"
 
