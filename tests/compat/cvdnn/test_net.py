@@ -185,6 +185,18 @@ def test_fields_that_opencv_reads_otherwise():
     assert np.allclose(two[0, 0], 2 / (1 + 1 / 5 * 3 * 4) ** 0.75)  # k 1
 
 
+def test_axpy_multiplies_the_second_bottom_as_in_senet():  # OpenCV: the third
+    text = """
+        input: "a" input_shape { dim: 1 dim: 2 dim: 1 dim: 1 }
+        layer { name: "x" type: "Power" bottom: "a" top: "x" power_param { scale: 2 shift: 1 } }
+        layer { name: "y" type: "Power" bottom: "a" top: "y" power_param { scale: -1 shift: 5 } }
+        layer { name: "o" type: "Axpy" bottom: "a" bottom: "x" bottom: "y" top: "o" }"""
+    net = cvdnn.readNetFromCaffe(text.encode())
+    net.setInput(np.array([3, 4], np.float32).reshape(1, 2, 1, 1))
+
+    assert net.forward().ravel().tolist() == [3 * 7 + 2, 4 * 9 + 1]
+
+
 @pytest.mark.parametrize(
     ("images", "shape", "scores"),
     [
