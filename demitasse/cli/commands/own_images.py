@@ -150,9 +150,7 @@ def _need_new(files: list[Path], *, overwrite: bool) -> None:
 @click.argument("net", metavar="TRAIN_VAL", type=FILE)
 @option("--weights", "The trained weights.", FILE, multiple=True, required=True)
 @options.labels_option
-@option(
-    "--mean", "Mean of the card, in place of that of the data layer.", metavar="NUMBERS|FILE|none"
-)
+@option("--mean", "Mean, in place of that of the data layer.", metavar="NUMBERS|FILE|none")
 @option("--out -o", "Folder of the files. [default: the folder of TRAIN_VAL]", FOLDER)
 @options.shape_option("Shape of an input, in place of that of the data.")
 @replace_option
