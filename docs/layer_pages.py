@@ -50,6 +50,7 @@ READS = {
     "tops": "its tops",
     "first top": "its first top",
     "second top": "its second top",
+    "tops with gradient": "its tops where they have a gradient",
     "signs": "the signs of its tops",
     "params": "its parameters",
 }

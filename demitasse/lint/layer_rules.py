@@ -152,8 +152,12 @@ def _needs(view: NetView, writer: int, top: int, index: int) -> bool:
     reads = view.facts[writer].reads_in_backward(view.layers[writer], view.phase)
     if reads & {"tops", ("first top", "second top", "")[min(top, 2)]}:
         return True
-    kept = view.facts[index].preserves_sign.is_met(view.layers[index], view.phase)
-    return "signs" in reads and not kept
+    facts = view.facts[index]
+    harmless = {"signs": facts.preserves_sign, "tops with gradient": facts.stops_gradient}
+    return any(
+        what in reads and not when.is_met(view.layers[index], view.phase)
+        for what, when in harmless.items()
+    )
 
 
 def losses_of_losses(view: NetView) -> None:

@@ -139,6 +139,20 @@ def changes(one, case, blobs, *ways):
     return False
 
 
+def changes_without_gradient(one, case):
+    """Whether the gradients change when tops are overwritten where their own gradient is 0."""
+
+    def overwrite(factor):
+        random = np.random.default_rng(4)
+        for blob in one.top:
+            some = random.random(blob.shape) < 0.5
+            blob.diff[some] = 0
+            blob.data[some] *= factor
+
+    want, got = (gradients(one, case, partial(overwrite, factor)) for factor in (1, -3))
+    return not all(map(np.array_equal, want, got))
+
+
 @of_each_type(WITH_GRADIENT)
 def test_backward_reads_what_the_facts_say(case):
     one = made(case)
@@ -149,7 +163,10 @@ def test_backward_reads_what_the_facts_say(case):
         found.add("bottoms")
     read = [changes(one, case, [blob], moved, turned, other) for blob in one.top]
     if all(read):
-        found.add("tops" if changes(one, case, one.top, apart) else "signs")
+        if not changes(one, case, one.top, apart):
+            found.add("signs")
+        else:
+            found.add("tops" if changes_without_gradient(one, case) else "tops with gradient")
     elif any(read):
         found.add(("first top", "second top")[read.index(True)])
     if changes(one, case, one.params, other):
@@ -255,6 +272,19 @@ def test_signs_are_kept_where_the_facts_say_so(case):
 
     if layer_metadata(case.type).preserves_sign.is_met(one.layer.param, case.phase):
         assert kept.all()
+
+
+STOPS = [name for name, facts in METADATA.items() if facts.stops_gradient.text != "never"]
+
+
+@of_each_type([case for case in WITH_GRADIENT if case.type in STOPS])
+def test_values_that_change_get_no_gradient_where_the_facts_say_so(case):
+    one = made(case)
+    [x], [y] = case.bottoms, one.forward(*case.bottoms)
+    [dx] = one.backward(np.ones_like(y))
+
+    if layer_metadata(case.type).stops_gradient.is_met(one.layer.param, case.phase):
+        assert not dx[x != y].any()
 
 
 @pytest.mark.parametrize("name", sorted(METADATA))

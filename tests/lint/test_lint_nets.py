@@ -218,6 +218,7 @@ NEEDED = [
     (layer("Sigmoid", "x", "g") + layer("Flatten", "g", "h"), "Dropout"),
     (layer("Power", "x", "h") + layer("ReLU", "h", "h") + layer("Dropout", "h", "h"), "Scale"),
     (layer("LSTMUnit", "x x y", "h g"), "Dropout"),
+    (layer("LRN", "x", "h"), "Dropout"),
 ]
 """What comes first, and what then works in place on its top, which is needed."""
 NOT_NEEDED = [
@@ -228,6 +229,9 @@ NOT_NEEDED = [
     (layer("Power", "x", "g") + layer("Flatten", "g", "h"), "Dropout"),
     (layer("MVN", "x", "h", "mvn_param { normalize_variance: false }"), "ReLU"),
     (layer("LSTMUnit", "x x y", "g h"), "Dropout"),
+    (layer("Sigmoid", "x", "h"), "ReLU"),
+    (layer("TanH", "x", "h"), "ReLU6"),
+    (layer("LRN", "x", "h"), "ReLU"),
 ]
 
 

@@ -22,7 +22,7 @@ from demitasse.layers.metadata.schema import (
     ELSEWHERE,
     IN_PLACE,
     ONE_BOTTOM,
-    TOPS,
+    TOPS_WITH_GRADIENT,
     WEIGHED,
     Condition,
     LayerMetadata,
@@ -76,7 +76,9 @@ WINDOWS: Mapping[str, LayerMetadata] = {
     "Pooling": _caffe(
         aliases=("NdPooling",),
         op="Pool",
-        backward_inputs=dict.fromkeys(("bottoms", "tops"), _spreads("pooling_param.pool")),
+        backward_inputs=dict.fromkeys(
+            ("bottoms", "tops with gradient"), _spreads("pooling_param.pool")
+        ),
     ),
     "Reorg": LayerMetadata(),
     "SPP": _caffe(op="SpatialPyramidPool", backward_inputs={"bottoms": _spreads("spp_param.pool")}),
@@ -110,6 +112,10 @@ def _rectifies(path: str) -> Condition:
     )
 
 
+def _zero_slope(path: str) -> Condition:
+    return Condition("with a slope of 0", lambda param, phase: field_value(param, path) == 0)
+
+
 KEPT: Mapping[Read, Condition] = {"bottoms": ELSEWHERE}  # in place, the layer keeps its input
 
 _activation = partial(LayerMetadata, reference="Caffe", same_shape=True)
@@ -117,14 +123,16 @@ _activation = partial(LayerMetadata, reference="Caffe", same_shape=True)
 ACTIVATIONS: Mapping[str, LayerMetadata] = {
     "AbsVal": _activation(op="abs", backward_inputs=BOTTOMS),
     "BNLL": _activation(op="bnll", backward_inputs=KEPT),
-    "Clip": _activation(op="clip", backward_inputs=KEPT, preserves_sign=AROUND_0),
+    "Clip": _activation(
+        op="clip", backward_inputs=KEPT, preserves_sign=AROUND_0, stops_gradient=ALWAYS
+    ),
     "Dropout": _activation(op="Dropout", preserves_sign=ALWAYS),
     "ELU": _activation(
         op="elu",
-        backward_inputs={"bottoms": ELSEWHERE, "tops": ALWAYS},
+        backward_inputs={"bottoms": ELSEWHERE, "tops with gradient": ALWAYS},
         preserves_sign=_rectifies("elu_param.alpha"),
     ),
-    "Exp": _activation(op="exp", backward_inputs=TOPS),
+    "Exp": _activation(op="exp", backward_inputs=TOPS_WITH_GRADIENT),
     "GELU": _activation(
         op="gelu", reference="definition", backward_inputs=KEPT, preserves_sign=ALWAYS
     ),
@@ -146,22 +154,24 @@ ACTIVATIONS: Mapping[str, LayerMetadata] = {
         backward_inputs={
             "bottoms": ELSEWHERE,
             "signs": IN_PLACE & _rectifies("relu_param.negative_slope") & unless(LIMITED),
-            "tops": IN_PLACE & _rectifies("relu_param.negative_slope") & LIMITED,
+            "tops with gradient": IN_PLACE & _rectifies("relu_param.negative_slope") & LIMITED,
         },
         preserves_sign=_rectifies("relu_param.negative_slope"),
+        stops_gradient=_zero_slope("relu_param.negative_slope"),
     ),
     "ReLU6": _activation(
         reference="",
         op="relu6",
         backward_inputs={
             "bottoms": ELSEWHERE,
-            "tops": IN_PLACE & _rectifies("relu6_param.negative_slope"),
+            "tops with gradient": IN_PLACE & _rectifies("relu6_param.negative_slope"),
         },
         preserves_sign=_rectifies("relu6_param.negative_slope"),
+        stops_gradient=_zero_slope("relu6_param.negative_slope"),
     ),
-    "Sigmoid": _activation(op="sigmoid", backward_inputs=TOPS),
-    "Swish": _activation(op="swish", backward_inputs=TOPS, preserves_sign=ALWAYS),
-    "TanH": _activation(op="tanh", backward_inputs=TOPS, preserves_sign=ALWAYS),
+    "Sigmoid": _activation(op="sigmoid", backward_inputs=TOPS_WITH_GRADIENT),
+    "Swish": _activation(op="swish", backward_inputs=TOPS_WITH_GRADIENT, preserves_sign=ALWAYS),
+    "TanH": _activation(op="tanh", backward_inputs=TOPS_WITH_GRADIENT, preserves_sign=ALWAYS),
     "Threshold": _activation(gradient="none"),
 }
 
@@ -265,7 +275,7 @@ NORMALIZATION: Mapping[str, LayerMetadata] = {
         same_shape=True,
         macs_per_output=constant(3),
     ),
-    "Softmax": _caffe(op="Softmax", backward_inputs=TOPS, same_shape=True),
+    "Softmax": _caffe(op="Softmax", backward_inputs={"tops": ALWAYS}, same_shape=True),
 }
 
 
@@ -329,7 +339,7 @@ PRODUCTS: Mapping[str, LayerMetadata] = {
     ),
     "Eltwise": _caffe(
         op="Eltwise",
-        backward_inputs={"bottoms": PRODUCT, "tops": PRODUCT & unless(STABLE)},
+        backward_inputs={"bottoms": PRODUCT, "tops with gradient": PRODUCT & unless(STABLE)},
         same_shape=True,
         macs_per_output=_eltwise,
     ),

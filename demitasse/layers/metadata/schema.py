@@ -15,7 +15,9 @@ Gradient = Literal["gradient", "source", "none"]
 BottomKind = Literal["classes", "indices", "marks", "objects", "priors", "regions", "selector"]
 Reference = Literal["Caffe", "OpenCV", "definition", ""]
 Moves = Literal["all", "part", "tops", "nothing"]
-Read = Literal["bottoms", "tops", "first top", "second top", "signs", "params"]
+Read = Literal[
+    "bottoms", "tops", "first top", "second top", "tops with gradient", "signs", "params"
+]  # fmt: skip
 Role = Literal["weight", "bias", "scale", "value", "average"]
 
 
@@ -95,10 +97,12 @@ class LayerMetadata:
         host: True if the work is done on the host, on every device.
         params: Parameters, in order.
         backward_inputs: Blobs that the layer's own backward reads, and the condition. "signs" are
-            tops of which only the sign matters. A backend's Step may read more.
+            tops of which only the sign matters; values of "tops with gradient" do not matter where
+            the gradient is 0. A backend's Step may read more.
         same_shape: True if the first top always has the shape of the first bottom.
         preserves_sign: Condition under which, in place, values above 0 stay above 0 or get no
             gradient, and all others do not become positive.
+        stops_gradient: Condition under which values that change get no gradient.
         shares: Condition under which the tops share the bottom's memory.
         better: "larger" for a first top that is a score, "smaller" for a loss; empty if unknown.
         result: True if the tops are for the caller, so that no layer need read them.
@@ -129,6 +133,7 @@ class LayerMetadata:
     backward_inputs: Mapping[Read, Condition] = field(default_factory=dict)
     same_shape: bool = False
     preserves_sign: Condition = NEVER
+    stops_gradient: Condition = NEVER
     shares: Condition = NEVER
     better: Better = ""
     result: bool = False
@@ -187,8 +192,8 @@ def flag(path: str) -> Condition:
 # -- what backward reads -----------------------------------------------------------------------
 
 BOTTOMS: Mapping[Read, Condition] = {"bottoms": ALWAYS}
-TOPS: Mapping[Read, Condition] = {"tops": ALWAYS}
-BOTH: Mapping[Read, Condition] = {"bottoms": ALWAYS, "tops": ALWAYS}
+TOPS_WITH_GRADIENT: Mapping[Read, Condition] = {"tops with gradient": ALWAYS}
+BOTH: Mapping[Read, Condition] = {**BOTTOMS, **TOPS_WITH_GRADIENT}
 WEIGHED: Mapping[Read, Condition] = {"bottoms": ALWAYS, "params": ALWAYS}
 
 # -- parameters and work -----------------------------------------------------------------------
