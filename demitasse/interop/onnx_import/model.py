@@ -117,11 +117,12 @@ INFERRED_FROM = {"GreaterOrEqual": 16, "LessOrEqual": 16}
 """Operator -> first opset with shape inference in onnx."""
 
 FOLDABLE = {
-    "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal",
-    "Expand", "Flatten", "Floor", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less",
-    "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Range", "Reciprocal",
-    "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterND", "Slice", "Split",
-    "Sqrt", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+    "Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "Cos",
+    "Div", "Equal", "Exp", "Expand", "Flatten", "Floor", "Gather", "Greater", "GreaterOrEqual",
+    "Identity", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow",
+    "Range", "Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Relu", "Reshape",
+    "Round", "ScatterND", "Sign", "Sin", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tile",
+    "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 }  # fmt: skip
 """Operators to fold if all inputs are constant; each is cheap."""
 

@@ -219,6 +219,25 @@ def test_a_division_by_0_before_an_erf_is_refused(tmp_path):
         import_onnx(model)
 
 
+def test_pads_that_are_computed_from_a_shape_are_constants(tmp_path):
+    nodes = [  # as PyTorch exports the pads of TensorFlow's EfficientNet
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "last"], ["size"]),
+        helper.make_node("Sub", ["nine", "size"], ["lacking"]),
+        helper.make_node("Cast", ["lacking"], ["number"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Clip", ["number", "least"], ["clipped"]),
+        helper.make_node("Cast", ["clipped"], ["pad"], to=onnx.TensorProto.INT64),
+        helper.make_node("Concat", ["zeros", "pad"], ["pads"], axis=0),
+        helper.make_node("Pad", ["x", "pads"], ["y"], name="pad"),
+    ]
+    constants = {"last": np.array([3]), "nine": np.array([9]), "zeros": np.zeros(7, np.int64),
+                 "least": np.zeros((), np.float32)}  # fmt: skip
+
+    net = import_onnx(write(tmp_path / "net.onnx", nodes, constants)).net
+
+    assert net(np.ones((2, 3, 6, 6), np.float32)).shape == (2, 3, 6, 9)
+
+
 @pytest.mark.parametrize("operator", ["GreaterOrEqual", "LessOrEqual"])
 @pytest.mark.parametrize("opset", [12, 15, 16])
 def test_comparisons_of_constants_are_computed_in_every_opset(operator, opset, tmp_path):
