@@ -171,6 +171,9 @@ def _batch_notes(read: Model, net: Net, blobs: Mapping[str, str]) -> list[str]:
     """
     if not read.larger:
         return []
+    for node in read.nodes:
+        if _counts_from_last(node) and read.larger[node.x.name][0] != node.x.shape[0]:
+            return [f"for another batch, import again: {node.label} counts from the last item"]
     names = [name for name, value in read.values.items() if name in blobs and value.shape]
     try:
         net.reshape({name: read.larger[name] for name in read.free})
@@ -180,6 +183,19 @@ def _batch_notes(read: Model, net: Net, blobs: Mapping[str, str]) -> list[str]:
     finally:
         net.reshape({name: read.values[name].shape for name in read.free})
     return [f"for another batch, import again: {one!r} has another shape there" for one in odd[:1]]
+
+
+def _counts_from_last(node: Node) -> bool:
+    """Return True if a node selects items along the first axis by negative constants."""
+    if node.op == "Gather":
+        indices = node.input(1).array
+        return node.axis(0) == 0 and indices is not None and bool(np.any(indices < 0))
+    starts = node.attribute_or_input("starts", 1) if node.op == "Slice" else None
+    if starts is None:
+        return False
+    axes = node.attribute_or_input("axes", 3)
+    along = range(len(node.x.shape)) if axes is None else axes % len(node.x.shape)
+    return any(axis == 0 and start < 0 for axis, start in zip(along, starts, strict=False))
 
 
 def _write(builder: NetBuilder, prototxt: Path, caffemodel: Path) -> None:

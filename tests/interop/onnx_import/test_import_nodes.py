@@ -189,6 +189,20 @@ def test_a_net_for_one_batch_alone_is_noted(operator, constants, options, count,
     assert larger.blobs["y"].shape[0] == 2 or count
 
 
+@pytest.mark.parametrize(
+    ("operator", "constants"),
+    [
+        ("Gather", {"a": np.array([-1, -2])}),
+        ("Slice", {"a": np.array([0, -2]), "b": np.array([2, -1]), "c": np.array([1, -3])}),
+    ],
+)
+@pytest.mark.parametrize("size", ["N", 3])
+def test_items_that_are_counted_from_the_last_are_noted(operator, constants, size, tmp_path):
+    done = import_onnx(save_node(tmp_path, operator, [size, 2, 3], constants), batch=3)
+
+    assert len(done.notes) == (size == "N")
+
+
 @pytest.mark.parametrize(("operator", "wanted"), [("Max", [2, 2, 3]), ("Min", [1, 2, 2])])
 def test_a_number_is_a_limit_in_any_batch(operator, wanted, tmp_path):
     done = import_onnx(save_node(tmp_path, operator, ["N", 3], {"a": np.array([2], np.float32)}))
