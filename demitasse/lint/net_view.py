@@ -120,7 +120,7 @@ class NetView:
 
     def missing(self) -> list[ScopedFinding]:
         """Return findings on blobs that no layer above their readers writes."""
-        found = []
+        found: list[ScopedFinding] = []
         for index, layer in enumerate(self.layers):
             for blob, source in zip(layer.bottom, self.sources[index], strict=True):
                 if source is None:
