@@ -11,7 +11,8 @@ from expect_error import expect_error
 from needs import needs
 from stages import WIDTH, exported
 
-from demitasse.backends.kernels.language import team
+from demitasse.backends.kernels.language import target, team
+from demitasse.backends.kernels.language.call_recorder import CallRecorder
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
 from demitasse.backends.kernels.language.values import INT, Word
 from demitasse.errors import DeviceError, ErrorCode
@@ -61,6 +62,27 @@ def test_nested_loops_are_divided_and_each_iteration_has_its_indices(threads):
     Arguments(Vectors.values(at=array, count=1)).run(kernel, threads)
 
     np.testing.assert_array_equal(array, np.tensordot([100, 10, 1], np.indices(counts), 1))
+
+
+@WIDTH
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("threads", [1, 5])
+def test_subnormal_numbers_are_0_in_kernels_alone(threads, recorded, width):
+    """With such a number, an instruction of x86-64 takes a hundred times as long."""
+    kernel = exported(f"subnormal_{threads}_{recorded}x{width}", width, twice)
+    tiny = np.finfo(np.float32).tiny
+    array, one = np.full(width * 37, tiny / 4, np.float32), np.array([tiny / 4])
+    arguments = Arguments(Vectors.values(at=array, count=37))
+
+    if recorded:
+        recording = CallRecorder(tuple).record(lambda: arguments.run(kernel, threads))
+        array[:] = tiny / 4
+        recording.play()
+    else:
+        arguments.run(kernel, threads)
+
+    assert set(array) == {0 if target.is_x86() else tiny / 2}
+    assert one + one == tiny / 2  # in the caller's thread, as before
 
 
 PROGRAM = """
