@@ -380,6 +380,15 @@ class Permute(Op):
         return tuple(self.bottom[axis] for axis in self.order)
 
 
+class Repeat(Op):
+    """Each pixel repeated in a block. Shape: (..., H, W) -> (..., H rows, W columns)."""
+
+    bottom: Shape
+    top: Shape
+    rows: int
+    columns: int
+
+
 class Shuffle(Op):
     """Channel j of group i becomes channel i of group j. Shape: (N, C, ...) -> the same."""
 

@@ -3,6 +3,7 @@
 import math
 from itertools import product
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import check_indices, conflict, out_of_range, pair, wrong_shapes
@@ -76,6 +77,8 @@ class Upsample(Layer):
         height = shape[-2] * self.scale[0] - p.pad_out_h
         width = shape[-1] * self.scale[1] - p.pad_out_w
         top[0].reshape((*shape[:-2], *(self.size or (height, width))))
+        if len(bottom) == 1:
+            self.op = ops.Repeat(self.dtype, shape, top[0].shape, *self.scale)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x, shape = self.xp, bottom[0].read(), top[0].shape

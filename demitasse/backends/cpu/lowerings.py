@@ -42,6 +42,7 @@ LOWERINGS: Lowerings = {
     ops.PReLU: (_step("channel_scale", "PReLUStep"),),
     ops.Recurrent: (_step("recurrent", "RecurrentStep"),),
     ops.SpatialPyramidPool: (_step("pooling", "SpatialPyramidPoolStep"),),
+    ops.Repeat: (_step("copies", "RepeatStep"),),
     ops.PSROIPool: (_step("pooling", "RegionStep"),),
     ops.ROIPool: (_step("pooling", "RegionStep"),),
     ops.Scale: (

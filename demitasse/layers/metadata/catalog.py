@@ -83,7 +83,7 @@ WINDOWS: Mapping[str, LayerMetadata] = {
     "Reorg": LayerMetadata(),
     "SPP": _caffe(op="SpatialPyramidPool", backward_inputs={"bottoms": _spreads("spp_param.pool")}),
     "Upsample": LayerMetadata(
-        backward_inputs={"bottoms": SECOND_BOTTOM}, bottom_kinds={1: "indices"}
+        op="Repeat", backward_inputs={"bottoms": SECOND_BOTTOM}, bottom_kinds={1: "indices"}
     ),
 }
 

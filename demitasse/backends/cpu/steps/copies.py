@@ -1,4 +1,4 @@
-"""Slice, Concat, Crop, Split, Permute and ShuffleChannel."""
+"""Slice, Concat, Crop, Upsample, Split, Permute and ShuffleChannel."""
 
 import math
 from collections.abc import Sequence
@@ -143,6 +143,26 @@ class CropStep(CpuStep[ops.Crop]):
         shape = self.op.top
         here = layout.part(shape, tuple(self.op.first))
         return copy_call(self.engine, *self.in_and_out(layout, like(layout, shape)), here)
+
+
+class RepeatStep(CpuStep[ops.Repeat]):
+    """The top in the layout of the bottom: in C order, or with the channels last."""
+
+    needs_bottom = True
+    portable_gradient = True
+
+    def prepare(self) -> None:
+        op = self.op
+        x = self.expected(self.at.bottom[0], op.bottom)
+        x = x if x.plain else layouts.innermost(op.bottom, 1)
+        y = like(x, op.top)
+        *lead, height, width = op.bottom
+        blocks = (*lead, height, op.rows, width, op.columns)
+        (*outer, row, pixel), (*outer_y, row_y, pixel_y) = x.strides, y.strides
+        read = layouts.strided(blocks, (*outer, row, 0, pixel, 0))
+        strides = (*outer_y, row_y * op.rows, row_y, pixel_y * op.columns, pixel_y)
+        written = layouts.strided(blocks, strides)
+        self.forward_calls = [copy_call(self.engine, *self.in_and_out(x, y), read, written)]
 
 
 class SplitStep(CpuStep[ops.Split]):
