@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 from demitasse.core.config import settings
@@ -106,12 +106,7 @@ class Uninterrupted:
                 self._previous, Uninterrupted._deferred = handler, True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Restore the handler, and call it if a signal was received."""
         if self._previous is not None:
             Uninterrupted._deferred = False
