@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -26,39 +27,34 @@ IMAGENET_RED, IMAGENET_BLUE = 123.68, 103.94  # the average pixel of ImageNet
 
 def missing_files(view: NetView) -> None:
     """Report missing sources and means."""
-    for index in range(len(view.layers)):
-        for field, name, path in view.files(index):
-            if path is None:
-                view.report("warning", "missing-file", index, f"cannot find {field} {name!r}")
+    for index, field, name, path in view.files():
+        if path is None:
+            view.report("warning", "missing-file", index, f"cannot find {field} {name!r}")
 
 
 def wrong_sources(view: NetView) -> None:
     """Report sources and means that exist, but are of another kind than their layer reads."""
-    for index, layer in enumerate(view.layers):
-        for field, name, path in view.files(index):
-            read = READERS.get("mean_file" if field == "mean_file" else view.facts[index].source)
-            try:
-                if path is not None and read is not None:
-                    read(layer, path, view.base)
-            except DataError as error:
-                if error.code != ErrorCode.UNAVAILABLE:  # a library that is not installed
-                    view.report("error", "wrong-source", index, f"{name!r}: {error.message}")
-            except (DemitasseError, OSError, ValueError):
-                pass  # of another setting, or a file that cannot be read
+    for index, field, name, path in view.files():
+        read = READERS.get("mean_file" if field == "mean_file" else view.facts[index].source)
+        try:
+            if path is not None and read is not None:
+                read(view.layers[index], path, view.base)
+        except DataError as error:
+            if error.code != ErrorCode.UNAVAILABLE:  # a library that is not installed
+                view.report("error", "wrong-source", index, f"{name!r}: {error.message}")
+        except (DemitasseError, OSError, ValueError):
+            pass  # of another setting, or a file that cannot be read
 
 
-def _read_list(layer: LayerParameter, path: Path, base: Path | None) -> object:
-    del layer, base
-    return read_list_file(path, "list of images")
-
+IMAGE_LISTS = (
+    "image_data_param.source", "dense_image_data_param.source", "window_data_param.source",
+)  # fmt: skip
 
 READERS: dict[str, Reader] = {
     "data_param.source": lambda layer, path, _: _open(layer.data_param, path).close(),
     "hdf5_data_param.source": lambda _, path, base: read_list(path, base),
-    "image_data_param.source": _read_list,
-    "dense_image_data_param.source": _read_list,
-    "window_data_param.source": _read_list,
     "mean_file": lambda _, path, __: read_mean(path),
+    **dict.fromkeys(IMAGE_LISTS, lambda _, path, __: read_list_file(path, "list of images")),
 }
 """Field of a source or mean -> function that raises a DataError for a source of another kind."""
 
@@ -215,10 +211,7 @@ def _open(param: DataParameter, path: Path) -> Database:
 
 def _images(layer: LayerParameter, base: Path | None) -> DataSample:
     param = layer.image_data_param
-
-    def find(name: str) -> Path:
-        return rooted_path(param.root_folder, name, base)
-
+    find = partial(rooted_path, param.root_folder, base=base)
     entries = read_image_list(resolve_path(param.source, base), find)
     labels = [label for entry in entries for label in entry.labels]
     shape: tuple[int, ...] | None = (3 if param.is_color else 1, param.new_height, param.new_width)

@@ -292,11 +292,7 @@ def set_up(view: NetView) -> None:
     """
     if any(layer.type == "Python" or layer.type not in CATALOG for layer in view.layers):
         return
-    missing = [
-        index
-        for index in range(len(view.layers))
-        if any(path is None for _, _, path in view.files(index))
-    ]
+    missing = [index for index, _, _, path in view.files() if path is None]
     if any(view.layers[i].type not in IMAGE_SOURCES for i in missing):
         return
     sizes = itertools.product(CHANNELS, SIDES) if missing else [(0, 0)]

@@ -86,16 +86,17 @@ class NetView:
         """Return the types of the layers that read any top of a layer."""
         return {self.layers[reader].type for readers in self.readers[index] for reader in readers}
 
-    def files(self, index: int) -> Iterator[tuple[str, str, Path | None]]:
-        """Yield the source and the mean file of a layer: field, name, and path if it exists."""
-        layer, source = self.layers[index], self.facts[index].source
-        names = {
-            "source": field_value(layer, source) if source else "",
-            "mean_file": layer.transform_param.mean_file,
-        }
-        for field, name in names.items():
-            if name:
-                yield field, name, _existing(name, self.base)
+    def files(self) -> Iterator[tuple[int, str, str, Path | None]]:
+        """Yield the sources and mean files: index of the layer, field, name, path if it exists."""
+        for index, layer in enumerate(self.layers):
+            source = self.facts[index].source
+            names = {
+                "source": field_value(layer, source) if source else "",
+                "mean_file": layer.transform_param.mean_file,
+            }
+            for field, name in names.items():
+                if name:
+                    yield index, field, name, _existing(name, self.base)
 
     def through(self, index: int | None) -> int | None:
         """Return the layer above all layers that keep the shape of their bottom."""
