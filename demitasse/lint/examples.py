@@ -52,9 +52,10 @@ NET, POLICY = 'net: "net.prototxt"', 'lr_policy: "fixed"'
 FOR_NET, FOR_POLICY = SOLVER.replace(NET, "{}"), SOLVER.replace(POLICY, "{}")
 
 
-def _layer(name: str, kind: str, bottom: str = "fc", top: str = "", more: str = "") -> str:
+def _layer(name: str, kind: str, bottoms: str = "fc", top: str = "", more: str = "") -> str:
     """Return a layer; its top has its name by default, and more fields have their own line."""
-    fields = f'name: "{name}" type: "{kind}" bottom: "{bottom}" top: "{top or name}"'
+    read = " ".join(f'bottom: "{blob}"' for blob in bottoms.split())
+    fields = f'name: "{name}" type: "{kind}" {read} top: "{top or name}"'
     return f"layer {{\n  {fields}\n  {more}\n}}" if more else f"layer {{ {fields} }}"
 
 
@@ -81,17 +82,13 @@ def _conv(field: str) -> str:
 
 def _concat(field: str) -> str:
     """Return a Concat with a field."""
-    return _layer("both", "Concat", more=f"concat_param {{ {field} }}").replace(
-        'bottom: "fc"', 'bottom: "fc" bottom: "fc"'
-    )
+    return _layer("both", "Concat", "fc fc", more=f"concat_param {{ {field} }}")
 
 
 def _accuracy(count: int) -> str:
     """Return an Accuracy of the best classes."""
     more = f"accuracy_param {{ top_k: {count} }}"
-    return _layer(f"top{count}", "Accuracy", more=more).replace(
-        'bottom: "fc"', 'bottom: "fc" bottom: "label"'
-    )
+    return _layer(f"top{count}", "Accuracy", "fc label", more=more)
 
 
 def _after_swish(top: str) -> str:
