@@ -62,11 +62,10 @@ def insert_splits(net: NetParameter, origins: Sequence[str] = ()) -> tuple[NetPa
                 splitter = LayerParameter(name=name, type="Split", bottom=[blob], top=tops)
                 if weight:
                     splitter.loss_weight.extend([weight] + [0.0] * (count - 1))
-                split.layer.append(splitter)
-                origin.append(-1)
-                if weight:
                     copy.ClearField("loss_weight")
                     next_copy[i, j] += 1
+                split.layer.append(splitter)
+                origin.append(-1)
     return split, origin
 
 
