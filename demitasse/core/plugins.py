@@ -4,22 +4,18 @@ A name that ends in ``.py`` or contains a ``/`` is a file. Any other name is a m
 Python's path, or else in the folder of the settings file or the working directory.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from demitasse.core.config import settings
 from demitasse.core.paths import real_path, reason_of
 from demitasse.errors import ConfigError, ErrorCode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _imported: set[tuple[str, Path]] = set()
 _lock = threading.RLock()
