@@ -488,26 +488,21 @@ DATA_LAYERS: Mapping[str, LayerMetadata] = {
 }
 
 
+_on_host = partial(LayerMetadata, gradient="none", host=True)
+
 DETECTION: Mapping[str, LayerMetadata] = {
-    "BoxAnnotatorOHEM": LayerMetadata(gradient="none", host=True, bottom_kinds={0: "regions"}),
-    "DetectionEvaluate": LayerMetadata(
-        gradient="none", host=True, better="larger", result=True, bottom_kinds={1: "objects"}
-    ),
-    "DetectionOutput": LayerMetadata(gradient="none", reference="OpenCV", host=True, result=True),
+    "BoxAnnotatorOHEM": _on_host(bottom_kinds={0: "regions"}),
+    "DetectionEvaluate": _on_host(better="larger", result=True, bottom_kinds={1: "objects"}),
+    "DetectionOutput": _on_host(reference="OpenCV", result=True),
     "PriorBox": LayerMetadata(op="Constant", gradient="none", reference="OpenCV", moves="tops"),
-    "Proposal": LayerMetadata(gradient="none", host=True),
+    "Proposal": _on_host(),
     "PSROIPooling": LayerMetadata(op="PSROIPool", bottom_kinds={1: "regions"}),
-    "BoxGroupOutput": LayerMetadata(
-        fields=("box_group_output_param", "bbox_reg_param"), gradient="none", host=True
+    "BoxGroupOutput": _on_host(fields=("box_group_output_param", "bbox_reg_param")),
+    "DecodeBBox": _on_host(
+        fields=("decode_bbox_param", "bbox_reg_param"), bottom_kinds={1: "regions"}
     ),
-    "DecodeBBox": LayerMetadata(
-        fields=("decode_bbox_param", "bbox_reg_param"),
-        gradient="none",
-        host=True,
-        bottom_kinds={1: "regions"},
-    ),
-    "YoloDetectionOutput": LayerMetadata(gradient="none", host=True),
-    "Yolov3DetectionOutput": LayerMetadata(gradient="none", host=True),
+    "YoloDetectionOutput": _on_host(),
+    "Yolov3DetectionOutput": _on_host(),
     "ROIAlign": LayerMetadata(fields=("roi_pooling_param",), bottom_kinds={1: "regions"}),
     "ROIPooling": LayerMetadata(op="ROIPool", backward_inputs=BOTTOMS, bottom_kinds={1: "regions"}),
 }
