@@ -1,19 +1,11 @@
 """Eltwise: bottoms combined element by element, by product, weighted sum or maximum."""
 
-from typing import Literal
-
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import EltwiseParameter
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import conflict, wrong_count, wrong_shapes
 from demitasse.layers.registry import register_layer
-
-OPERATIONS: dict[int, Literal["PROD", "SUM", "MAX"]] = {
-    EltwiseParameter.PROD: "PROD",
-    EltwiseParameter.SUM: "SUM",
-    EltwiseParameter.MAX: "MAX",
-}
 
 
 @register_layer("Eltwise")
@@ -36,7 +28,7 @@ class Eltwise(Layer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.eltwise_param
-        self.operation = OPERATIONS[p.operation]
+        self.operation = EltwiseParameter.EltwiseOp.Name(p.operation)
         given = tuple(p.coeff)
         if given and len(given) != len(bottom):
             expected = f"0 or {len(bottom)}, one for each bottom"
@@ -52,8 +44,8 @@ class Eltwise(Layer):
             if blob.shape != bottom[0].shape:
                 raise wrong_shapes("Eltwise", "bottoms of one shape", bottom[0], blob)
         top[0].reshape_like(bottom[0])
-        rule = self.coefficients, self.stable
-        self.op = ops.Eltwise(self.dtype, self.operation, bottom[0].shape, *rule)
+        rule = bottom[0].shape, self.coefficients, self.stable
+        self.op = ops.Eltwise(self.dtype, self.operation, *rule)  # type: ignore[arg-type]
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         if self.operation == "MAX":

@@ -6,8 +6,6 @@ WITHIN_CHANNEL: y = x (1 + alpha/n^2 sum x^2)^-beta, over n by n neighbouring pi
 Source: Caffe, ``src/caffe/layers/lrn_layer.cpp``.
 """
 
-from typing import Literal
-
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import LRNParameter
@@ -44,10 +42,8 @@ class LRN(Layer):
         if bottom[0].num_axes != 4:
             raise wrong_shapes("LRN", "(N, C, H, W)", bottom[0])
         top[0].reshape_like(bottom[0])
-        region: Literal["ACROSS_CHANNELS", "WITHIN_CHANNEL"]
-        region = "ACROSS_CHANNELS" if self.across else "WITHIN_CHANNEL"
-        rule = self.size, self.alpha, self.beta, self.k
-        self.op = ops.LRN(self.dtype, region, bottom[0].shape, *rule)
+        rule = bottom[0].shape, self.size, self.alpha, self.beta, self.k
+        self.op = ops.LRN(self.dtype, "ACROSS_CHANNELS" if self.across else "WITHIN_CHANNEL", *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()
