@@ -44,8 +44,8 @@ class RecurrentLayer(Layer):
     """Number of gates."""
     states: ClassVar[int]
     """Number of blobs of a state; the first is the hidden state."""
-    cell: ClassVar[Literal["LSTM", "RNN"] | None] = None
-    """Name of the cell in backends; None without a Step."""
+    cell: ClassVar[Literal["LSTM", "RNN"]]
+    """Name of the cell in backends."""
 
     def unroll(self, z: Array, cont: Array, states: list[Array]) -> tuple[Array, list[Array]]:
         """Run all steps; return the output, (T, N, H), and the states at the end, (N, H) each.
@@ -104,9 +104,8 @@ class RecurrentLayer(Layer):
         top[0].reshape((self.t, self.n, self.h))
         for blob in top[1:]:
             blob.reshape((1, self.n, self.h))
-        if self.cell is not None:
-            sizes = (self.t, self.n, self.d, self.h)
-            self.op = ops.Recurrent(self.dtype, self.cell, *sizes, self.has_static, self.exposed)
+        sizes = (self.t, self.n, self.d, self.h)
+        self.op = ops.Recurrent(self.dtype, self.cell, *sizes, self.has_static, self.exposed)
 
     def _need_axes(self, bottom: Blobs) -> None:
         x, cont = bottom[0].shape, bottom[1].shape

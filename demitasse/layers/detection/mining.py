@@ -19,9 +19,6 @@ from demitasse.layers.registry import register_layer
 MIN_AREA = 1e-5
 """Least area of a box that is mined with suppression."""
 
-Chosen = tuple[np.ndarray, np.ndarray]
-"""Masks of the priors that count: for boxes (N, P, L) and for classes (N, P), bool."""
-
 
 class Mining:
     """Choice of the priors of an image that count, by the fields of MultiBoxLoss; its errors.
@@ -51,13 +48,13 @@ class Mining:
         box_losses: np.ndarray,
         class_losses: np.ndarray,
         boxes: np.ndarray,
-    ) -> Chosen:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return masks of the priors of a batch that count; none of an image without objects.
 
         Targets have one box for all classes.
 
         Shapes: box_losses (N, P, 1), class_losses (N, P), boxes for the suppression (P, 4) or
-        (N, P, 4).
+        (N, P, 4) -> masks for boxes (N, P, 1) and for classes (N, P), bool.
         """
         matched, counted = matched_boxes(targets), np.zeros(class_losses.shape, bool)
         losses = class_losses
