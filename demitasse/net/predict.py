@@ -156,7 +156,7 @@ def _concatenated(
         for name, array in inputs.items():
             net.blobs[name].reshape((items, *array.shape[1:]) if name in cut else array.shape)
         with net.device.backend.enter():
-            net.plan.reshape_layers()
+            net.plan.reshape_layers(net.plan.entries)
         return {name: net.blobs[name].shape for name in names}
 
     try:

@@ -352,16 +352,18 @@ class Plan:
         if self._restored == self._changes.number:
             self.reshape()
 
-    def reshape_layers(self) -> None:
-        """Compute the shapes of all tops, and prepare nothing."""
-        self._reshape(self.entries)
+    def reshape_layers(self, entries: Sequence[PlannedLayer]) -> None:
+        """Compute the shapes of the tops of some layers, and prepare nothing."""
+        for entry in entries:
+            with _naming(entry, "reshape"):
+                entry.reshape()
 
     def _prepare(self, start: int, end: int) -> None:
         """Reshape and lower the layers of a range, if shapes may have changed."""
         entries = self.entries[start : end + 1]
         if all(entry.seen == self._changes.number for entry in entries):
             return
-        self._reshape(entries)
+        self.reshape_layers(entries)
         while not self._lower_range(start, end):
             continue
         self.layouts.clear_written()
@@ -423,11 +425,6 @@ class Plan:
 
     def _memories(self) -> list[tuple[int, int]]:
         return [(blob.data_memory.serial, blob.diff_memory.serial) for blob in self._blobs]
-
-    def _reshape(self, entries: Sequence[PlannedLayer]) -> None:
-        for entry in entries:
-            with _naming(entry, "reshape"):
-                entry.reshape()
 
     def _lower_range(self, start: int, end: int) -> bool:
         """Lower the layers of a range; return False if other layouts are to be assigned."""
