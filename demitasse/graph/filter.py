@@ -4,6 +4,7 @@ Source: Caffe, ``Net::FilterNet`` and ``Net::StateMeetsRule`` in ``src/caffe/net
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, NetState, NetStateRule, Phase
@@ -57,8 +58,7 @@ def filter_net(net: NetParameter) -> tuple[NetParameter, list[int]]:
         if any(state_meets_rule(net.state, rule) for rule in rules) == bool(layer.include):
             kept.append(index)
     raise_faults(faults)
-    filtered = NetParameter()
-    filtered.CopyFrom(net)
+    filtered = deepcopy(net)
     if len(kept) < len(net.layer):
         del filtered.layer[:]
         filtered.layer.extend(net.layer[index] for index in kept)
@@ -69,8 +69,7 @@ def filter_phase(
     net: NetParameter, phase: str, level: int, stages: Sequence[str]
 ) -> tuple[NetParameter, list[int]]:
     """Filter a net, which stays unchanged, in another state; ``stages`` are added to its own."""
-    changed = NetParameter()
-    changed.CopyFrom(net)
+    changed = deepcopy(net)
     changed.state.phase = Phase.Value(phase)
     changed.state.level = level
     changed.state.stage.extend(stages)

@@ -7,6 +7,7 @@ Source: Caffe, ``src/caffe/util/insert_splits.cpp``.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 
 from demitasse.core.text import suggestion
 from demitasse.errors import DemitasseError, ErrorCode, NetError
@@ -38,8 +39,7 @@ def insert_splits(net: NetParameter, origins: Sequence[str] = ()) -> tuple[NetPa
     weights = _weights(net)
     uses.update(weights.keys())
 
-    split = NetParameter()
-    split.CopyFrom(net)
+    split = deepcopy(net)
     del split.layer[:]
     origin: list[int] = []
     next_copy: dict[Top, int] = defaultdict(int)
@@ -73,8 +73,7 @@ def without_splits(net: NetParameter) -> NetParameter:
     """Return a copy of ``net`` in which layers read what their Split layers copied."""
     names = {top: layer.bottom[0] for layer in net.layer if layer.type == "Split" and layer.bottom
              for top in layer.top}  # fmt: skip
-    plain = NetParameter()
-    plain.CopyFrom(net)
+    plain = deepcopy(net)
     del plain.layer[:]
     for layer in (one for one in net.layer if one.type != "Split"):
         copy = plain.layer.add()

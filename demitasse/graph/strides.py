@@ -7,6 +7,7 @@ ResNets with strides in the first 1x1 convolution of a stage, as Caffe's, have t
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 
 from demitasse.graph.splits import Top, producers
 from demitasse.io.proto import LayerParameter, NetParameter, Phase, PoolingParameter
@@ -51,12 +52,10 @@ def move_strides(
         return move_strides(net, {*kept, *whole}, origins)
     if not thin:
         return net, list(range(len(net.layer)))
-    moved, origin = NetParameter(), []
-    moved.CopyFrom(net)
+    moved, origin = deepcopy(net), []
     del moved.layer[:]
     for i, layer in enumerate(net.layer):
-        copy = LayerParameter()
-        copy.CopyFrom(layer)
+        copy = deepcopy(layer)
         if layer.type == "Convolution" and layer.bottom:
             before, after = (thin.get(top, 1) for top in (read[i, 0], (i, 0)))
             if (before, after) != (1, 1):

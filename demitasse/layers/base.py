@@ -468,8 +468,7 @@ class Layer(Arrays):
 
     def to_proto(self, write_diff: bool = False) -> LayerParameter:
         """Return the message of this layer with its parameters."""
-        proto = LayerParameter()
-        proto.CopyFrom(self.param)
+        proto = deepcopy(self.param)
         del proto.blobs[:]
         proto.blobs.extend(blob.to_proto(write_diff) for blob in self.blobs)
         return proto

@@ -7,6 +7,7 @@ For the last, the net is set up as for training, but not run. Layers are set up 
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from demitasse.core.text import escaped, suggestion
@@ -332,8 +333,7 @@ def _error(view: NetView, sizes: Mapping[int, tuple[int, int]]) -> DemitasseErro
 
 def _harmless(layer: LayerParameter, size: tuple[int, int] | None) -> LayerParameter:
     """Return a layer without rules, or the layer in its place."""
-    copy = LayerParameter()
-    copy.CopyFrom(layer)
+    copy = deepcopy(layer)
     copy.ClearField("include")
     copy.ClearField("exclude")
     if layer.type == "HDF5Output":  # its set-up writes a file

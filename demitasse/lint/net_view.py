@@ -1,6 +1,7 @@
 """The layers of a net in one state, and the connections between them."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError
 from demitasse.graph import filter_net
 from demitasse.graph.filter import MOST
-from demitasse.io.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
+from demitasse.io.proto import LayerParameter, NetState, Phase, ReadNet
 from demitasse.layers.metadata import field_value, layer_metadata
 from demitasse.lint.findings import Finding, Severity
 
@@ -41,8 +42,7 @@ class NetView:
     """
 
     def __init__(self, net: ReadNet, state: NetState, base: Path) -> None:
-        whole = NetParameter()
-        whole.CopyFrom(net.message)
+        whole = deepcopy(net.message)
         whole.state.CopyFrom(state)
         filtered, kept = filter_net(whole)
         self.layers: list[LayerParameter] = list(filtered.layer)

@@ -7,6 +7,7 @@ Source: Caffe, ``Net::Init`` in ``src/caffe/net.cpp``.
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,7 @@ def read_source(
 ) -> ReadNet:
     """Return the current form of a file, of prototxt in a string, or of a copy of a message."""
     if isinstance(source, NetParameter):
-        param = NetParameter()
-        param.CopyFrom(source)
+        param = deepcopy(source)
         upgrade_net(param)
         return ReadNet(param)
     if is_text(source):
@@ -243,10 +243,8 @@ def _create(
     layers: list[Layer] = []
     faults: list[DemitasseError] = []
     for index, param in enumerate(net.layer):
-        own = LayerParameter()
-        own.CopyFrom(param)
         try:
-            layers.append(create_layer(own, Phase.Name(param.phase), context))
+            layers.append(create_layer(deepcopy(param), Phase.Name(param.phase), context))
         except DemitasseError as error:
             error.at(layer_label(param), layer=param.name)
             faults.append(error.from_line(origin_of(index)))

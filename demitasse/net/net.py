@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from copy import deepcopy
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
@@ -310,9 +311,7 @@ class Net:
 
     def source_message(self) -> NetParameter:
         """Return a copy of the message that the net was made from, in its current form."""
-        message = NetParameter()
-        message.CopyFrom(self._source)
-        return message
+        return deepcopy(self._source)
 
     def as_function(self, device: str | Device | None = None) -> NetFunction:
         """Return the net as a pure function ``(params, inputs) -> outputs`` of arrays.

@@ -4,6 +4,7 @@ Source: Caffe, ``include/caffe/net.hpp``.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn, TypeVar
@@ -193,8 +194,7 @@ class Structure:
         """Return the messages of the layers as built, without parameters."""
         messages = []
         for layer, node in zip(self.layers, self.graph.nodes, strict=True):
-            message = LayerParameter()
-            message.CopyFrom(layer.param)
+            message = deepcopy(layer.param)
             message.ClearField("blobs")
             message.bottom[:] = node.param.bottom
             message.top[:] = node.param.top

@@ -6,6 +6,7 @@ first difference names the Step that is wrong. A pass takes several times as lon
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from demitasse.backends.storage import Stored
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.device import Device
 from demitasse.errors import DemitasseError, ErrorCode, NetError
-from demitasse.io.proto import LayerParameter, NetParameter
+from demitasse.io.proto import LayerParameter
 from demitasse.layers import LayerContext
 from demitasse.layers.context import PassCounter
 from demitasse.layers.metadata import layer_metadata
@@ -61,8 +62,7 @@ class _Reference:
     """
 
     def __init__(self, structure: Structure, context: LayerContext) -> None:
-        message = NetParameter()
-        message.CopyFrom(structure.message)
+        message = deepcopy(structure.message)
         del message.layer[:]
         self.indices: dict[int, int] = {}  # of the reference's layers by those of the net
         for index, param in enumerate(structure.layer_messages()):

@@ -9,6 +9,7 @@ import logging
 import weakref
 from collections.abc import Callable
 from contextlib import closing
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -361,8 +362,7 @@ class DatabaseLayer(EpochDataLayer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.data_param
         self.read_source(p, "data_param", "name the folder of a database")
-        transform = TransformationParameter()
-        transform.CopyFrom(self.param.transform_param)
+        transform = deepcopy(self.param.transform_param)
         transform.force_color |= p.force_encoded_color and not transform.force_gray
         self.labels = len(top) > 1
         self.prepare(transform)

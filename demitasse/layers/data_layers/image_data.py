@@ -7,6 +7,7 @@ Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``; DeepLab,
 ``src/caffe/layers/dense_image_data_layer.cpp``.
 """
 
+from copy import deepcopy
 from functools import partial
 from typing import ClassVar
 
@@ -229,8 +230,7 @@ class DenseImageData(LabelImageLayer):
     message = "dense_image_data_param"
 
     def settings(self) -> tuple[ImageDataParameter, TransformationParameter]:
-        p, transform = self.param.dense_image_data_param, TransformationParameter()
-        transform.CopyFrom(self.param.transform_param)
+        p, transform = self.param.dense_image_data_param, deepcopy(self.param.transform_param)
         if p.mean_file:
             message = "dense_image_data_param.mean_file is not used; give mean_value"
             raise unsupported("dense_image_data_param.mean_file", message)
