@@ -233,7 +233,7 @@ ignore_unknown_option = switch(
 )
 
 
-def upgrade_net_text(source: Path, out: Path, *, ignore_unknown_fields: bool = False) -> None:
+def upgrade_net_text(source: Path, out: Path, *, ignore_unknown_fields: bool) -> None:
     """Upgrade the net in a prototxt."""
     from demitasse.io.proto import read_net_params, write_text
 
@@ -250,18 +250,6 @@ def upgrade_net_binary(source: Path, out: Path) -> None:
         fail(f"{source} is an HDF5 file, whose format has not changed; use it as it is")
     write_binary(out, read_net_params_binary(source))
     echo(f"Wrote upgraded net to {out}")
-
-
-def upgrade_solver_text(source: Path, out: Path, *, ignore_unknown_fields: bool = False) -> None:
-    """Upgrade the solver in a prototxt."""
-    from demitasse.core.log import get_logger
-    from demitasse.io.proto import SolverParameter, read_text, upgrade_solver, write_text
-
-    message = read_text(source, SolverParameter, ignore_unknown_fields=ignore_unknown_fields)
-    for note in upgrade_solver(message):
-        get_logger(__name__).info("%s: %s", source, note)
-    write_text(out, message)
-    echo(f"Wrote upgraded solver to {out}")
 
 
 @click.group()
@@ -281,14 +269,6 @@ def net(source: Path, out: Path, binary: bool | None, ignore_unknown_fields: boo
         upgrade_net_binary(source, out)
     else:
         upgrade_net_text(source, out, ignore_unknown_fields=ignore_unknown_fields)
-
-
-@upgrade_command.command(cls=Command)
-@in_and_out
-@ignore_unknown_option
-def solver(source: Path, out: Path, ignore_unknown_fields: bool) -> None:
-    """Write the solver in IN, a prototxt, to OUT, in the current format."""
-    upgrade_solver_text(source, out, ignore_unknown_fields=ignore_unknown_fields)
 
 
 def _is_binary(path: Path) -> bool:
@@ -322,4 +302,14 @@ def upgrade_net_proto_binary_command(source: Path, out: Path) -> None:
 @ignore_unknown_option
 def upgrade_solver_proto_text_command(source: Path, out: Path, ignore_unknown_fields: bool) -> None:
     """Upgrade an old solver, a prototxt, to the current format."""
-    upgrade_solver_text(source, out, ignore_unknown_fields=ignore_unknown_fields)
+    from demitasse.core.log import get_logger
+    from demitasse.io.proto import SolverParameter, read_text, upgrade_solver, write_text
+
+    message = read_text(source, SolverParameter, ignore_unknown_fields=ignore_unknown_fields)
+    for note in upgrade_solver(message):
+        get_logger(__name__).info("%s: %s", source, note)
+    write_text(out, message)
+    echo(f"Wrote upgraded solver to {out}")
+
+
+upgrade_command.add_command(upgrade_solver_proto_text_command, "solver")
