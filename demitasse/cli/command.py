@@ -29,9 +29,6 @@ from demitasse.cli.gflags import (
 )
 from demitasse.core.text import nearest
 
-GLOG_LEVELS = ("info", "warning", "error", "critical")
-"""Levels in glog's order, as ``--minloglevel`` numbers them."""
-
 CAFFE = {"train", "test", "time"}
 """Commands of Caffe's program ``caffe``, which log to files as Caffe does."""
 
@@ -209,11 +206,11 @@ def _start_logging(
     minloglevel: int | None, as_caffe: bool,
 ) -> None:  # fmt: skip
     from demitasse.core.config import settings
-    from demitasse.core.log import start_logging, stop_logging
+    from demitasse.core.log import GLOG_LEVELS, start_logging, stop_logging
     from demitasse.errors import ConfigError
 
     if log_level is None and minloglevel is not None:
-        log_level = GLOG_LEVELS[minloglevel]
+        log_level = logging.getLevelName(GLOG_LEVELS[minloglevel]).lower()
     start_logging(log_level or "warning", log_format)  # reading the settings may log warnings
     stack.callback(stop_logging)
     try:
