@@ -169,9 +169,10 @@ def reason_of(error: BaseException, path: str | os.PathLike[str] | None = None) 
     return f"{name!r}: {error.strerror}"
 
 
-def code_of(error: OSError) -> ErrorCode:
+def code_of(error: Exception) -> ErrorCode:
     """Return the code of an error for a file that cannot be read."""
-    return ErrorCode.NOT_FOUND if error.errno in ABSENT else ErrorCode.UNREADABLE
+    absent = isinstance(error, OSError) and error.errno in ABSENT
+    return ErrorCode.NOT_FOUND if absent else ErrorCode.UNREADABLE
 
 
 def similar_file(path: str | os.PathLike[str]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import code_of, reason_of, regular_file
-from demitasse.errors import ErrorCode, WeightsError
+from demitasse.errors import WeightsError
 from demitasse.io.data.databases.database import DEFLATES, check, check_memory
 
 MAGIC = b"\x93NUMPY"
@@ -77,8 +77,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         return arrays_in(path)
     except (OSError, ValueError) as error:
         message = f"{path} cannot be read as weights: {reason_of(error, path)}"
-        code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
-        raise WeightsError(message, code=code, file=str(path)) from error
+        raise WeightsError(message, code=code_of(error), file=str(path)) from error
 
 
 def arrays_in(

@@ -40,8 +40,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
             return _arrays_of(file, os.fstat(file.fileno()).st_size)
     except UNREADABLE as error:
         message = f"{path} cannot be read as weights: {reason_of(error, path)}"
-        code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
-        raise WeightsError(message, code=code, file=str(path)) from error
+        raise WeightsError(message, code=code_of(error), file=str(path)) from error
 
 
 def write_safetensors(

@@ -206,8 +206,7 @@ def _read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
         lines = read_text(path, "strict").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         message = f"{path} cannot be read as a map of names: {reason_of(error, path)}"
-        code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
-        raise ConfigError(message, code=code, file=str(path)) from error
+        raise ConfigError(message, code=code_of(error), file=str(path)) from error
     known = {layer.name: layer for layer in layers}
     pairs: Pairs = []
     faults: list[str] = []

@@ -50,8 +50,7 @@ def read_idx(path: Path) -> np.ndarray:
             content = file.read(size + 1)
     except (OSError, EOFError, struct.error, zlib.error) as error:
         message = f"cannot be read as an idx file: {reason_of(error, path)}"
-        code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
-        raise DataError(message, str(path), code=code) from error
+        raise DataError(message, str(path), code=code_of(error)) from error
     if len(content) != size:
         more = "more than that" if len(content) > size else str(len(content))
         message = f"the file declares {shape} = {size} bytes, but has {more}"
