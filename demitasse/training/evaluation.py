@@ -18,7 +18,7 @@ import numpy as np
 from demitasse.backends.arrays import Array
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
-from demitasse.io.data.sources.source import BatchShard
+from demitasse.io.data.sources.source import Shard
 from demitasse.io.proto import SolverParameter
 from demitasse.layers import Layer
 from demitasse.layers.data_layers.base import EpochDataLayer, PrefetchingDataLayer
@@ -151,7 +151,7 @@ class DistributedEvaluator:
         for layer, state in zip(sources, first, strict=True):
             if layer.state() != state:
                 layer.set_state(state)
-            layer.set_batch_shard(BatchShard(self._team.rank, self._team.size))
+            layer.set_batch_shard(Shard(self._team.rank, self._team.size))
         epoch = Epoch(net) if batches == 0 else None
         if epoch is not None:
             epoch.begin()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse.io.data.databases.writing import write_database
-from demitasse.io.data.sources.source import ALL_BATCHES, BatchShard
+from demitasse.io.data.sources.source import UNSHARDED, Shard
 from demitasse.testing import make_layer
 
 COUNT = 11
@@ -96,7 +96,7 @@ def test_each_batch_is_made_by_one_and_is_what_a_single_reader_makes(
 ):
     alone, several = reading(source), [reading(source) for _ in range(readers)]
     for number, one in enumerate(several):
-        one.layer.set_batch_shard(BatchShard(number, readers))
+        one.layer.set_batch_shard(Shard(number, readers))
     for one in (alone, *several) if epochs else ():
         one.layer.begin_epoch()
 
@@ -111,11 +111,11 @@ def test_each_batch_is_made_by_one_and_is_what_a_single_reader_makes(
 @pytest.mark.parametrize("source", SOURCES)
 def test_who_wants_a_batch_of_another_s_gets_it(reading, source):
     alone, one = reading(source), reading(source)
-    one.layer.set_batch_shard(BatchShard(1, 2))
+    one.layer.set_batch_shard(Shard(1, 2))
 
     for each in (alone, one):
         each.forward()
 
-    assert one.layer.batch_shard == ALL_BATCHES
+    assert one.layer.batch_shard == UNSHARDED
     for top, wanted in zip(one.top, alone.top, strict=True):
         np.testing.assert_array_equal(top.cpu_data(), wanted.cpu_data())

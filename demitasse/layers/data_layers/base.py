@@ -26,10 +26,8 @@ from demitasse.io.data.prefetch import Prefetcher
 from demitasse.io.data.sources.database import BatchMaker, DatabaseBatches, RecordReader
 from demitasse.io.data.sources.fingerprint import Fingerprint, database_fingerprint
 from demitasse.io.data.sources.source import (
-    ALL_BATCHES,
     UNSHARDED,
     Batch,
-    BatchShard,
     BatchSource,
     ReaderConfig,
     Shard,
@@ -99,7 +97,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     source: Path
     skipped = 0
     skips_bad_records = False
-    batch_shard = ALL_BATCHES
+    batch_shard = UNSHARDED
     whole_epochs = False
 
     def open_source(self, position: int) -> BatchSource:
@@ -152,7 +150,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         prefetcher, batch, upload = self._next()
         if batch.is_skipped:  # a batch of another rank, which a caller wants after all
-            self.set_batch_shard(ALL_BATCHES)
+            self.set_batch_shard(UNSHARDED)
             prefetcher, batch, upload = self._next()
         used, used_upload, self._ahead = self._current, self._upload, None
         self._current, self._upload = batch, upload
@@ -177,7 +175,7 @@ class PrefetchingDataLayer(BaseDataLayer):
             self._ahead = self._start_upload(following)
         self._taking = False
 
-    def set_batch_shard(self, shard: BatchShard) -> None:
+    def set_batch_shard(self, shard: Shard) -> None:
         """From the next batch on, make those of one reader alone; all batches by default."""
         if shard != self.batch_shard:
             self.batch_shard = shard
@@ -299,7 +297,7 @@ class PrefetchingDataLayer(BaseDataLayer):
         try:  # close the source after any error
             source = self.open_source(self._position)
             others: Callable[[], Any] = tuple
-            if self.batch_shard != ALL_BATCHES:
+            if self.batch_shard != UNSHARDED:
                 others = partial(skip_other_ranks, source, self.batch_shard, self.batch_size)
             prefetcher = Prefetcher(
                 source,

@@ -26,7 +26,7 @@ HostMemory = Callable[[int, str], np.ndarray]
 
 @dataclass(frozen=True)
 class Shard:
-    """Records of one process: of each ``world_size`` records, the one at index ``rank``.
+    """Records, or batches, of one process: of each ``world_size``, the one at index ``rank``.
 
     Another rank than 0 to ``world_size - 1`` raises a ConfigError.
     """
@@ -48,12 +48,16 @@ class Shard:
         first = position + self.rank
         return range(first, first + count * self.world_size, self.world_size)
 
+    def has_batch(self, position: int, batch_size: int) -> bool:
+        """Return True if this process makes the batch after so many records."""
+        return position // batch_size % self.world_size == self.rank
+
 
 Shard.__init__ = renamed_arguments(ranks="world_size")(  # type: ignore[method-assign]
     Shard.__init__
 )
 
-UNSHARDED = Shard()  # shard of a single process: every record
+UNSHARDED = Shard()  # shard of a single process: everything
 
 
 @dataclass(frozen=True)
@@ -163,24 +167,9 @@ class BatchSource(Protocol):
         """Close files and stop threads."""
 
 
-@dataclass(frozen=True)
-class BatchShard:
-    """Batches of one rank: of ``world_size`` consecutive batches, the one at index ``rank``."""
-
-    rank: int = 0
-    world_size: int = 1
-
-    def has(self, position: int, batch_size: int) -> bool:
-        """Return True if this rank makes the batch after so many records."""
-        return position // batch_size % self.world_size == self.rank
-
-
-ALL_BATCHES = BatchShard()  # shard of a single rank: every batch
-
-
-def skip_other_ranks(source: BatchSource, shard: BatchShard, batch_size: int) -> Iterator[Batch]:
+def skip_other_ranks(source: BatchSource, shard: Shard, batch_size: int) -> Iterator[Batch]:
     """Advance to the next batch of this rank; yield an empty batch for each skipped batch."""
-    while not shard.has(source.position, batch_size):
+    while not shard.has_batch(source.position, batch_size):
         batch = Batch(np.empty, "float32")
         batch.is_skipped = True
         source.skip(batch)
