@@ -22,7 +22,7 @@ from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.bad_records import located
 from demitasse.io.data.databases.annotation_files import read_objects
 from demitasse.io.data.databases.database import Database
-from demitasse.io.data.databases.datum import add_object
+from demitasse.io.data.databases.datum import add_object, datum_of
 from demitasse.io.data.databases.writing import Records, resumable_database
 from demitasse.io.data.images.codecs import decode_image, encode_image, need_encoder
 from demitasse.io.data.images.resize import resize_image
@@ -30,7 +30,6 @@ from demitasse.io.data.redaction import read_list_file
 from demitasse.io.data.sources.sampler import EpochPermutation
 from demitasse.io.data.threads import THREADS, map_ahead
 from demitasse.io.proto import AnnotatedDatum, Datum
-from demitasse.io.proto.read_binary import parse_message
 
 log = get_logger(__name__)
 
@@ -217,7 +216,7 @@ class _Writer:
     def __init__(self, database: Database, how: ImageSet, *, skip: bool) -> None:
         self.records = Records(database)
         self._check, self._skip = how.check_size, skip
-        self._size = _first_size(database, how) if how.check_size else None
+        self._size = _first_size(database) if how.check_size else None
         self.skipped = 0
 
     def add(self, number: int, line: Line, result: _Record | DataError) -> None:
@@ -295,14 +294,12 @@ def _read(path: str, objects: Path, line: Line, how: ImageSet) -> _Record:
     return record, pixels.size
 
 
-def _first_size(database: Database, how: ImageSet) -> int | None:
+def _first_size(database: Database) -> int | None:
     """Return the number of values of the first stored image, or None."""
     if database.last_key() is None:
         return None
     with closing(database.new_cursor()) as cursor:
-        content = bytes(cursor.value())
-    annotated = how.annotations is not None
-    datum = parse_message(content, AnnotatedDatum).datum if annotated else Datum.FromString(content)
+        datum = datum_of(cursor.value())
     if datum.encoded:
         return decode_image(datum.data).size
     return datum.channels * datum.height * datum.width

@@ -15,6 +15,7 @@ from demitasse.errors import DataError, ErrorCode, ShapeError
 from demitasse.io.data.databases.database import Raw
 from demitasse.io.data.images.codecs import Color, decode_image
 from demitasse.io.proto import AnnotatedDatum, Datum, floats
+from demitasse.io.proto.read_binary import parse_message
 
 Label = int | float | tuple[float, ...]  # a class, a number, or several numbers
 
@@ -43,7 +44,7 @@ def datum_of(value: Raw) -> Datum:
     datum = Datum.FromString(bytes(value))
     if datum.data or datum.float_data:
         return datum
-    annotated = AnnotatedDatum.FromString(bytes(value))
+    annotated = parse_message(bytes(value), AnnotatedDatum)
     return annotated.datum if annotated.HasField("datum") else datum
 
 
