@@ -14,7 +14,7 @@ from typing import Any
 from demitasse.benchmark.measure import Result
 from demitasse.benchmark.peers import PEERS
 from demitasse.core.atomic import write_bytes
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.core.paths import check_exists, read_bytes
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.pages import Chart, Curve, Page, rate
@@ -214,12 +214,10 @@ def write_results(
         DemitasseError: pytest-benchmark is not installed.
         OSError: The file cannot be written.
     """
-    try:
+    with needs_extra(DemitasseError, "saving results", "pytest-benchmark", "bench"):
         from pytest_benchmark import __version__ as version
         from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info as machine_info
         from pytest_benchmark.utils import get_commit_info
-    except ImportError:
-        raise missing_extra(DemitasseError, "saving results", "pytest-benchmark", "bench") from None
     found = {
         "machine_info": machine_info() | {"demitasse": dict(about or {})},
         "commit_info": get_commit_info(),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demitasse.cli.render import terminal_width
-from demitasse.core.extras import lacks_extra, missing_extra
+from demitasse.core.extras import lacks_extra, needs_extra
 from demitasse.core.paths import is_folder, read_bytes, regular_file
 from demitasse.core.text import escaped
 from demitasse.errors import ConfigError, DataError, ErrorCode
@@ -101,10 +101,8 @@ def _read_frames(path: Path, place: Path, color: Color, every: int) -> Iterator[
 
 def _video_frames(path: Path) -> Iterator[np.ndarray]:
     """Yield the frames of a video, read by OpenCV."""
-    try:
+    with needs_extra(DataError, "reading videos", "OpenCV", "video"):
         import cv2
-    except ImportError:
-        raise missing_extra(DataError, "reading videos", "OpenCV", "video") from None
     capture = cv2.VideoCapture(str(regular_file(path).resolve()))
     try:
         good, frame = capture.read()

@@ -1,7 +1,9 @@
 """Libraries of extras: the one error for a library that is not installed."""
 
 import sys
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from demitasse.errors import DemitasseError, ErrorCode
 
@@ -34,6 +36,17 @@ def missing_extra(
     other = f", or {instead}" if instead else ""
     message = f"{purpose} needs {library}{reason}; run: pip install 'demitasse[{extra}]'{other}"
     return kind(message, code=ErrorCode.UNAVAILABLE, extra=extra, **details)
+
+
+@contextmanager
+def needs_extra(
+    kind: type[DemitasseError], purpose: str, library: str, extra: str, /, **details: Any
+) -> Iterator[None]:
+    """Import libraries of an extra in the block; arguments and error are of ``missing_extra``."""
+    try:
+        yield
+    except ImportError:
+        raise missing_extra(kind, purpose, library, extra, **details) from None
 
 
 def lacks_extra(error: BaseException) -> bool:

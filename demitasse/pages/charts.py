@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.core.text import escaped
 from demitasse.errors import DemitasseError, ErrorCode
 
@@ -76,10 +76,8 @@ def has_format(path: Path) -> bool:
 
 def _new_figure(size: tuple[float, float]) -> Figure:
     """Return an empty figure of a width and height in inches."""
-    try:
+    with needs_extra(DemitasseError, "drawing charts", "Matplotlib", "plot"):
         from matplotlib.figure import Figure
-    except ImportError:
-        raise missing_extra(DemitasseError, "drawing charts", "Matplotlib", "plot") from None
     return Figure(figsize=size, layout="constrained", dpi=POINTS)
 
 

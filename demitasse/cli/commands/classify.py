@@ -19,6 +19,7 @@ from demitasse.cli.command import Command
 from demitasse.cli.errors import echo, fail, input_errors
 from demitasse.cli.options import FILE, FLOAT, device_option, option, option_group, switch
 from demitasse.core.atomic import atomic_write, write_bytes
+from demitasse.core.extras import needs_extra
 from demitasse.errors import ConfigError, DataError, ErrorCode
 
 if TYPE_CHECKING:
@@ -226,14 +227,8 @@ def _write_hdf5(out: Path, found: Sequence[Detection]) -> None:
     if not found:
         message = "got no windows, and an HDF5 table needs at least one row; write a .csv file"
         raise DataError(message, str(out), code=ErrorCode.MISSING)
-    try:
+    with needs_extra(ConfigError, "an HDF5 file", "h5py", "hdf5", instead="write a .csv file"):
         import h5py
-    except ImportError:
-        from demitasse.core.extras import missing_extra
-
-        raise missing_extra(
-            ConfigError, "an HDF5 file", "h5py", "hdf5", instead="write a .csv file"
-        ) from None
     blocks = (
         (EDGES, np.array([one["window"] for one in found])),
         (_class_names(found), np.array([one["prediction"].ravel() for one in found])),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.errors import DataError
 from demitasse.io.data.images.codecs import encode_image
 
@@ -187,11 +187,9 @@ def draw_prediction(image: np.ndarray, prediction: Prediction) -> np.ndarray:
     """
     if isinstance(prediction, Image):
         return prediction.planes
-    try:
+    with needs_extra(DataError, "drawing", "Pillow", "image"):
         import PIL.Image
         import PIL.ImageDraw
-    except ImportError:
-        raise missing_extra(DataError, "drawing", "Pillow", "image") from None
     colored = np.repeat(image, 3, axis=0) if len(image) == 1 else image
     pixels = colored[::-1].transpose(1, 2, 0)  # (H, W, 3), RGB
     if isinstance(prediction, Segments):

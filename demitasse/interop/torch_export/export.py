@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.core.atomic import atomic_write
 from demitasse.core.deprecated import deprecated_attribute
 from demitasse.core.device import Device
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.core.paths import is_text
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 from demitasse.interop.export.layer_graph import Batch, LayerGraph, build_net, convert
@@ -165,11 +165,9 @@ def export_torch(
 
 def _torch() -> Any:
     """Return PyTorch."""
-    try:
+    what = "checking an exported module"
+    with needs_extra(DemitasseError, what, "PyTorch", "torch", library="torch"):
         return import_module("torch")
-    except ImportError:
-        what = "checking an exported module"
-        raise missing_extra(DemitasseError, what, "PyTorch", "torch", library="torch") from None
 
 
 class _Runner:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.core.paths import regular_file
 from demitasse.errors import ErrorCode, WeightsError
 
@@ -45,11 +45,8 @@ def is_hdf5(path: Path) -> bool:
 
 def open_hdf5(path: Path, mode: str, file: Any = None) -> Any:
     """Open an HDF5 file, or an open file object in place of ``path``, in mode "r" or "w"."""
-    try:
+    with needs_extra(WeightsError, f"the HDF5 file {path}", "h5py", "hdf5", file=str(path)):
         import h5py
-    except ImportError:
-        what = f"the HDF5 file {path}"
-        raise missing_extra(WeightsError, what, "h5py", "hdf5", file=str(path)) from None
     try:
         return h5py.File(path if file is None else file, mode)
     except OSError as error:

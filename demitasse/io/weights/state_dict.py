@@ -21,7 +21,7 @@ import numpy as np
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.axes import shape_string
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.core.paths import code_of, read_text, reason_of, regular_file
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, ShapeError, WeightsError
@@ -427,8 +427,6 @@ def _unpickled(path: Path) -> dict[str, np.ndarray]:
 
 
 def _torch() -> Any:
-    try:
+    what, instead = "a .pt or .pth file", "use .safetensors"
+    with needs_extra(DemitasseError, what, "PyTorch", "torch", instead=instead):
         return import_module("torch")
-    except ImportError:
-        what, instead = "a .pt or .pth file", "use .safetensors"
-        raise missing_extra(DemitasseError, what, "PyTorch", "torch", instead=instead) from None

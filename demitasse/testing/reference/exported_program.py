@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.core.paths import regular_file
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.testing.reference.model import Parameter, Value, kind_of, role_of
@@ -30,11 +30,8 @@ class ExportedProgram:
                 "trust its author, or use an .onnx file, which runs no code"
             )
             raise DataError(message, str(path), code=ErrorCode.UNTRUSTED)
-        try:
+        with needs_extra(DemitasseError, "running .pt2 files", "PyTorch", "torch", library="torch"):
             self._torch = import_module("torch")
-        except ImportError:
-            what = "running .pt2 files"
-            raise missing_extra(DemitasseError, what, "PyTorch", "torch", library="torch") from None
         try:
             program = self._torch.export.load(str(regular_file(path)))
             self._module = program.module()

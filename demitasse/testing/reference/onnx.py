@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.core.paths import regular_file
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.io.proto.read_binary import bytes_of_file, check_memory_cost
@@ -118,10 +118,8 @@ def onnx_library(name: str, what: str) -> Any:
     ONNX Runtime would send telemetry, and leave a file ``.ses`` in the folder of temporary files.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
+    with needs_extra(DemitasseError, what, name, "onnx", library=name):
         return import_module(name)
-    except ImportError:
-        raise missing_extra(DemitasseError, what, name, "onnx", library=name) from None
 
 
 def read_onnx(path: Path, onnx: Any) -> Any:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from textwrap import indent
 from typing import Any
 
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.core.log import json_ready
 from demitasse.errors import ConfigError
 
@@ -29,11 +29,8 @@ LONGEST_TAG = 500  # characters of a value of MLflow's tags
 
 def _client(module: str, service: str, extra: str) -> Any:
     """Return a module of a service's client; raise a ConfigError if it is not installed."""
-    try:
+    with needs_extra(ConfigError, f"logging to {service}", "its client", extra):
         return import_module(module)
-    except ImportError:
-        purpose = f"logging to {service}"
-        raise missing_extra(ConfigError, purpose, "its client", extra) from None
 
 
 class TensorBoard:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from xml.sax.saxutils import escape, quoteattr
 
 from demitasse.compat.pycaffe.graphs.layout import Point, layered
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.errors import ConfigError
 
 FONT_SIZE, LINE, MARGIN, PADDING = 14, 18.0, 10.0, 12.0
@@ -202,15 +202,13 @@ def _points(points: Sequence[Point]) -> str:
 
 def to_pixels(graph: Drawing, extension: str) -> bytes:
     """Return a drawing as the contents of an image file of one of ``FORMATS``, with Pillow."""
-    try:
+    with needs_extra(
+        ConfigError, f"drawing {extension} files", "Pillow", "image",
+        instead="write an .svg file, which needs nothing",
+    ):  # fmt: skip
         import PIL.Image
         import PIL.ImageDraw
         import PIL.ImageFont
-    except ImportError:
-        raise missing_extra(
-            ConfigError, f"drawing {extension} files", "Pillow", "image",
-            instead="write an .svg file, which needs nothing",
-        ) from None  # fmt: skip
     width, height = graph.size
     scale = min(
         SUPERSAMPLING,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.core.paths import regular_file, resolve_path
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 from demitasse.io.data.databases.database import DEFLATES, check, check_memory, memory_limit
@@ -53,10 +53,8 @@ def read_list(source: Path, base_dir: Path | None = None) -> list[Path]:
 
 
 def _h5py(path: Path) -> ModuleType:
-    try:
+    with needs_extra(DataError, "an HDF5 file", "h5py", "hdf5", source=str(path)):
         import h5py
-    except ImportError:
-        raise missing_extra(DataError, "an HDF5 file", "h5py", "hdf5", source=str(path)) from None
     return h5py  # type: ignore[no-any-return]
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.bad_records import located, read_file
 
@@ -140,10 +140,8 @@ def _pnm_maximum(image: Image) -> int:
 @contextmanager
 def opened(content: bytes | memoryview) -> Iterator[Image]:
     """Open an image with Pillow; failures inside the block become DataErrors."""
-    try:
+    with needs_extra(DataError, "decoding images", "Pillow", "image"):
         import PIL.Image
-    except ImportError:
-        raise missing_extra(DataError, "decoding images", "Pillow", "image") from None
     try:
         PIL.Image.init()
         known = [name for name in FORMATS if name in PIL.Image.OPEN]
@@ -238,10 +236,8 @@ def encode_image(image: np.ndarray, ending: str, **options: int) -> bytes:
     ``options`` of Pillow, such as quality, replace those of OpenCV.
     """
     need_encoder(ending)
-    try:
+    with needs_extra(DataError, "encoding images", "Pillow", "image"):
         import PIL.Image
-    except ImportError:
-        raise missing_extra(DataError, "encoding images", "Pillow", "image") from None
     kind = ENCODERS[ending.lower()]
     pixels = image[0] if len(image) == 1 else image[::-1].transpose(1, 2, 0)
     file = io.BytesIO()

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from demitasse.backends.kernels.language import has_kernels
-from demitasse.core.extras import missing_extra
+from demitasse.core.extras import needs_extra
 from demitasse.errors import DataError, ErrorCode, ShapeError
 from demitasse.io.data.images.colors import to_uint8
 from demitasse.io.data.images.samples import ONE, samples, shares
@@ -73,10 +73,8 @@ def resize_bicubic(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Resize by Pillow's bicubic kernel, which is MATLAB's. Shapes: (3, H, W), uint8."""
     if image.shape[1:] == (height, width):
         return image
-    try:
+    with needs_extra(DataError, "bicubic resizing", "Pillow", "image"):
         import PIL.Image
-    except ImportError:
-        raise missing_extra(DataError, "bicubic resizing", "Pillow", "image") from None
     picture = PIL.Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
     resized = picture.resize((width, height), PIL.Image.Resampling.BICUBIC)
     return np.asarray(resized).transpose(2, 0, 1)
