@@ -21,7 +21,7 @@ from demitasse.inference.cards.model_files import WEIGHTS, ModelFiles
 from demitasse.inference.cards.predictor import Predictor, has_inputs
 from demitasse.inference.cards.preprocessing import training_preprocess
 from demitasse.interop.deploy import DeployNet, deploy_net
-from demitasse.io.data.databases.database import open_db, records
+from demitasse.io.data.databases.database import open_db
 from demitasse.io.data.databases.datum import datum_of, datum_to_array
 from demitasse.io.proto import LayerParameter, write_text
 from demitasse.io.weights.load import load_files
@@ -204,15 +204,11 @@ def _record_size(source: LayerParameter, folder: Path) -> tuple[int, int] | None
         return None if shape is None else (shape[1], shape[2])
     if source.type not in {"Data", "AnnotatedData"}:
         return None
+    p = source.data_param
     try:
-        p = source.data_param
-        backend = p.DB.Name(p.backend)
-        with (
-            closing(open_db(resolve_path(p.source, folder), backend)) as database,
-            closing(database.new_cursor()) as cursor,
-        ):
-            _, value = next(records(cursor), (b"", b""))
-            _, height, width = datum_to_array(datum_of(value)).shape
+        path, backend = resolve_path(p.source, folder), p.DB.Name(p.backend)
+        with closing(open_db(path, backend)) as database, closing(database.new_cursor()) as cursor:
+            _, height, width = datum_to_array(datum_of(cursor.value())).shape
     except (DemitasseError, OSError, ValueError):
         return None
     return (height, width) if height else None
