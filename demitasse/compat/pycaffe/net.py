@@ -371,9 +371,7 @@ class Net:
         """Load parameters by layer name from a file of weights, in any format."""
         _load(self._net, os.fsdecode(path))
 
-    def load_hdf5(self, path: FileName) -> None:
-        """Load parameters by layer name from an HDF5 file."""
-        _load(self._net, os.fsdecode(path))
+    load_hdf5 = copy_from  # the file tells its format
 
     def share_with(self, other: "Net") -> None:
         """Share the parameters of another net's layers with equal names."""
