@@ -137,7 +137,6 @@ def _raw(blob: BlobProto, name: str) -> Floats:
 
 
 M = TypeVar("M", bound=Message)
-Array = npt.NDArray[Any]
 
 LARGE = 1 << 16  # least size in bytes of arrays that are cut out
 
@@ -167,7 +166,7 @@ class StoredArray:
         self._place, self._dtype = place, np.dtype(dtype)
         self.size = len(place) // self._dtype.itemsize
 
-    def __getitem__(self, part: slice) -> Array:
+    def __getitem__(self, part: slice) -> Floats:
         first, end, _ = part.indices(self.size)
         values = np.empty(end - first, self._dtype)
         start = self._place.first + first * self._dtype.itemsize
@@ -188,11 +187,11 @@ class Arrays:
         self._arrays.append(array)
         return self._mark + b"%d" % (len(self._arrays) - 1)
 
-    def floats(self, blob: BlobProto, diff: bool = False) -> Array:
+    def floats(self, blob: BlobProto, diff: bool = False) -> Floats:
         """Return the values like ``floats`` of a blob message."""
         return self.stored(blob, diff)[:]
 
-    def stored(self, blob: BlobProto, diff: bool = False) -> Array | StoredArray:
+    def stored(self, blob: BlobProto, diff: bool = False) -> Floats | StoredArray:
         """Return the values like ``floats`` of a blob message; large ones are still in the file."""
         array = self._of(blob, diff)
         return floats(blob, diff) if array is None else array
@@ -278,7 +277,7 @@ def _blob(view: FileView, arrays: Arrays) -> list[bytes]:
     return [*parts, view.part(begin).read()]
 
 
-def blob_pieces(data: npt.NDArray[Any], diff: npt.NDArray[Any] | None = None) -> Pieces:
+def blob_pieces(data: Floats, diff: Floats | None = None) -> Pieces:
     """Return a blob message; float64 is stored as doubles, other types as float32."""
     arrays = _array_field(data, False)
     if diff is not None:
