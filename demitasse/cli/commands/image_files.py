@@ -42,14 +42,10 @@ def resize_and_crop_images_command(
     from demitasse.core.atomic import write_bytes
     from demitasse.core.extras import lacks_extra
     from demitasse.core.log import get_logger
-    from demitasse.core.paths import read_text
+    from demitasse.io.data.redaction import read_list_file
     from demitasse.io.data.threads import THREADS, map_ahead
 
-    try:
-        lines = read_text(source).split("\n")
-    except OSError as error:
-        message = f"cannot read the list of images: {error.strerror}"
-        raise DataError(message, str(source), code=ErrorCode.UNREADABLE) from error
+    lines = read_list_file(source, "list of images").split("\n")
     prefix = "" if input_folder == Path() else str(input_folder)
     words = [line.strip().removeprefix(prefix).split() for line in lines if line.strip()]
     names = [(some or [""])[0].lstrip("/") for some in words]
