@@ -15,14 +15,13 @@ from typing import NoReturn
 
 import numpy as np
 
+from demitasse.core.axes import MAX_AXES
 from demitasse.core.text import suggestion
 from demitasse.errors import DataError, ErrorCode
 from demitasse.inference.serving.messages import DTYPES, InferRequest, InferResponse, Tensor
 
 MAX_TENSORS = 1000
 """Largest number of inputs or outputs in a message."""
-
-MAX_AXES = 32
 
 MAX_VALUES = 1 << 59
 """Largest product of the nonzero axes of an array: NumPy counts bytes in 63 bits."""

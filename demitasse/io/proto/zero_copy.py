@@ -17,6 +17,7 @@ import numpy.typing as npt
 from google.protobuf.internal.containers import RepeatedScalarFieldContainer as Scalars
 from google.protobuf.message import Message
 
+from demitasse.core.axes import MAX_AXES
 from demitasse.errors import DemitasseError, ErrorCode, WeightsError
 from demitasse.io.proto.caffe_pb2 import (
     BlobProto,
@@ -34,7 +35,6 @@ Floats = npt.NDArray[Any]  # float32 or float64
 
 NAMES = (("double_data", "data"), ("double_diff", "diff"))  # fields of values, and of gradients
 
-MAX_AXES = 32
 RAW_TYPES = {BlobProto.DOUBLE: "<f8", BlobProto.FLOAT: "<f4", BlobProto.FLOAT16: "<f2"}
 
 
