@@ -28,12 +28,7 @@ class FunctionalBackend(Backend):
     lowerings: ClassVar[Lowerings] = {}
     updates = recorder = connector = None
     view, storages, stored = Backend.view, Backend.storages, Backend.stored
-
-    def guard(self, array: Array) -> Array:
-        return array
-
-    def uploader(self) -> None:
-        return None
+    guard, uploader = Backend.guard, Backend.uploader
 
     def upload(self, host: np.ndarray, device: Array) -> None:
         raise _refused(UPLOAD)
@@ -45,14 +40,10 @@ class FunctionalBackend(Backend):
         raise _refused(DOWNLOAD)
 
     def set_at(self, array: Array, index: Any, values: Any) -> Array:
-        result = self._copy(array, values)
-        result[index] = values
-        return result
+        return super().set_at(self._copy(array, values), index, values)
 
     def add_at(self, array: Array, index: Any, values: Array) -> Array:
-        result = self._copy(array, values)
-        result[index] += values
-        return result
+        return super().add_at(self._copy(array, values), index, values)
 
     def random_bits(self, seed: int, stream: int, passes: Any, count: int, first: int = 0) -> Array:
         if passes is None:
