@@ -32,6 +32,9 @@ class CpuStep(Step[Engine, O], Generic[O]):
     needs_bottom: ClassVar[bool] = False
     """True to decline in-place layers."""
 
+    follows_bf16: ClassVar[bool] = False
+    """True to follow the layouts of others wherever blobs may be in bfloat16."""
+
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_if(op.dtype != "float32", f"{op.dtype}; kernels take float32")
@@ -48,6 +51,10 @@ class CpuStep(Step[Engine, O], Generic[O]):
     def rounds(self) -> bool:
         """True if blobs are in bfloat16 where all agree."""
         return kernel_tuning(self.engine, storage=self.at.storage).rounds
+
+    @property
+    def follows_layouts(self) -> bool:
+        return self.follows_bf16 and self.rounds
 
     @property
     def replayable(self) -> bool:

@@ -42,6 +42,8 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
     The bottoms of an Axpy are gate, x and other; those of a Scale x and the gate.
     """
 
+    follows_bf16 = True
+
     def __init__(self, engine: Engine, op: ops.Axpy | ops.Scale, at: Operands) -> None:
         super().__init__(engine, op, at)
         self._other: Operand | None = None
@@ -70,10 +72,6 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
         bf16 = x.layout.bf16, added is not None and added.layout.bf16, target.layout.bf16
         kernel = gates(self.images, self.tuning, adds=adds, bf16=bf16)
         self.forward_calls = [KernelCall(self.engine, kernel, x, gate, added, target)]
-
-    @property
-    def follows_layouts(self) -> bool:
-        return self.rounds
 
     def _sources(self) -> tuple[InputArg, InputArg]:
         return InputArg(self._x, self.layout), InputArg(self._gate, layouts.plain(self._gate.shape))

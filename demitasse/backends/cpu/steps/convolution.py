@@ -111,6 +111,7 @@ class ConvStep(WindowStep[ops.Conv]):
     Without gradients, filters lose outer taps that see only what is around small images.
     """
 
+    follows_bf16 = True
     takes = ("links", "other", "then", "slopes")
     """Parts of an epilogue that are fused."""
 
@@ -135,10 +136,6 @@ class ConvStep(WindowStep[ops.Conv]):
 
         source = InputArg(self.at.params[0], layouts.plain(whole))
         return derived(self.engine, self.w, crop, (), source)
-
-    @property
-    def follows_layouts(self) -> bool:
-        return self.rounds
 
     def prepare(self) -> None:
         self.forward_calls = [self.fused(Epilogue(self.at.top[0]))]

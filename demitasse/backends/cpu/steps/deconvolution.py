@@ -34,6 +34,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
     """Bottom = map, top = image, as the convolution sees them."""
 
     transposed = True
+    follows_bf16 = True
 
     def __init__(self, engine: Engine, op: ops.Deconv, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -45,10 +46,6 @@ class DeconvStep(WindowStep[ops.Deconv]):
             self.kernels = [AmxKernels(own), *self.kernels]
         with suppress(Declined):
             self.kernels = [OverlapKernels(op, case), *self.kernels]
-
-    @property
-    def follows_layouts(self) -> bool:
-        return self.rounds
 
     def prepare(self) -> None:
         operands = ConvOperands(*self.in_and_out(self.x, self.y), self.weight, self.bias)

@@ -123,6 +123,8 @@ FUNCTIONS: dict[str, Callable[..., Function]] = {
 class ElementwiseStep(CpuStep[ops.Activation]):
     """y = f(x), in whatever layout the data is; ``known`` is the gradient's source."""
 
+    follows_bf16 = True
+
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)
         message = f"{op.function}; our kernels are for {', '.join(FUNCTIONS)}"
@@ -143,10 +145,6 @@ class ElementwiseStep(CpuStep[ops.Activation]):
         call = elementwise_call(engine, [(function.name, function.numbers)], [source], target)
         keep = [saved_copy(engine, source, self.known)] if self.copies else []
         self.forward_calls = [*keep, call]
-
-    @property
-    def follows_layouts(self) -> bool:
-        return self.rounds
 
     def prepare_backward(self) -> None:
         if not self.at.propagate_down[0]:

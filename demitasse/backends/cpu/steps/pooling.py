@@ -25,6 +25,7 @@ class PoolStep(CpuStep[ops.Pool]):
     """MAX and AVE pooling, in the layout of the channels that is found."""
 
     needs_bottom = True
+    follows_bf16 = True
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -40,10 +41,6 @@ class PoolStep(CpuStep[ops.Pool]):
         self._kernel, self.kept_bytes = kernel, kernel.winners.nbytes
         self.x, self.y = (end.layout for end in ends)
         self.forward_calls = [KernelCall(self.engine, kernel.forward, *ends)]
-
-    @property
-    def follows_layouts(self) -> bool:
-        return self.rounds
 
     def _in(self, layout: Layout) -> tuple[tuple[InputArg, OutputArg], Pooling]:
         """Return the arguments and the kernel, for a layout of the bottom."""
