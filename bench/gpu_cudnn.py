@@ -64,7 +64,7 @@ def geometry(net: Net) -> ConvGeometry:
     """The sizes of the net's convolution."""
     op = net.plan.entries[net.layer_names.index("conv")].layer.op
     assert isinstance(op, ops.Conv)
-    return ConvGeometry.between(op, op.bottom, op.top)
+    return ConvGeometry.of(op)
 
 
 def convolutions(device: Device, dry: bool) -> dict[str, Any]:

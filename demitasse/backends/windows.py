@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 
-from demitasse.backends.ops import Conv
+from demitasse.backends.ops import Conv, Deconv
 from demitasse.errors import ErrorCode, ShapeError
 
 Shape = tuple[int, ...]
@@ -202,8 +202,9 @@ class ConvGeometry:
     window: Window
 
     @classmethod
-    def between(cls, op: Conv, image: Shape, maps: Shape) -> ConvGeometry:
-        """Return the geometry of an operation whose image and map have these shapes."""
+    def of(cls, op: Conv) -> ConvGeometry:
+        """Return the geometry of a convolution or a transposed convolution."""
+        image, maps = (op.top, op.bottom) if isinstance(op, Deconv) else (op.bottom, op.top)
         return cls(
             n=math.prod(image[: op.axis]), group=op.group, channels=image[op.axis],
             maps=maps[op.axis], spatial=image[op.axis + 1 :], positions=maps[op.axis + 1 :],

@@ -91,8 +91,7 @@ class CorrelationStep(Step[None, O]):
         super().__init__(engine, op, at)
         decline_in_place(at, "the gradient needs the bottom")
         decline_if(op.is_pointwise, "a 1x1 convolution is a single product in portable code")
-        shapes = (op.top, op.bottom) if self.transposed else (op.bottom, op.top)
-        self.sizes = ConvGeometry.between(op, *shapes)
+        self.sizes = ConvGeometry.of(op)
 
     def forward(self) -> None:
         at = self.at

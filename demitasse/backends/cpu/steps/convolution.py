@@ -55,8 +55,7 @@ class WindowStep(CpuStep[C]):
     def __init__(self, engine: Engine, op: C, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_if(len(at.bottom) != 1, f"{len(at.bottom)} bottoms; the Step takes one")
-        ends = (op.top, op.bottom) if self.transposed else (op.bottom, op.top)
-        g = ConvGeometry.between(op, *ends)
+        g = ConvGeometry.of(op)
         self.image, self.maps = (g.n, g.channels, *g.spatial), (g.n, g.maps, *g.positions)
         shape = (g.maps // g.group, g.channels // g.group, *op.kernel)
         self.w = shape if g.group == 1 else (g.group, *shape)
@@ -116,7 +115,7 @@ class ConvStep(WindowStep[ops.Conv]):
     """Parts of an epilogue that are fused."""
 
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
-        self._kernel, g = op.kernel, ConvGeometry.between(op, op.bottom, op.top)
+        self._kernel, g = op.kernel, ConvGeometry.of(op)
         if not at.backward:
             window = g.window.cropped(g.spatial, g.positions)
             op = ops.Conv(**{**vars(op), "kernel": window.kernel, "pad": window.pad})

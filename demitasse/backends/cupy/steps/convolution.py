@@ -84,11 +84,6 @@ class WindowStep(GpuStep[O]):
     def backward_code(self) -> str:
         return self.products.backward_code(self._gradients(self.at)) + self.order
 
-    def geometry(self, op: O) -> ConvGeometry:
-        """Return the sizes of image, map and window."""
-        shapes = (op.top, op.bottom) if self.transposed else (op.bottom, op.top)
-        return ConvGeometry.between(op, *shapes)
-
     def forward(self) -> None:
         at = self.at
         weight = at.params[0].read()
@@ -132,12 +127,12 @@ class WindowStep(GpuStep[O]):
             return self._library(self.engine, self.op, self.at, last=False)
         except Declined as declined:
             self.declined = (str(declined),)
-            return Correlation(self.engine, self.geometry(self.op), self.dtype)
+            return Correlation(self.engine, ConvGeometry.of(self.op), self.dtype)
 
     def _library(self, engine: Engine, op: O, at: Operands, *, last: bool) -> LibraryCorrelation:
         computes: Result = "image" if self.transposed else "maps"
         wanted, bias = [computes, *self._gradients(at)], op.bias and not self.transposed
-        geometry = self.geometry(op)
+        geometry = ConvGeometry.of(op)
         return LibraryCorrelation(engine, geometry, self.dtype, wanted, bias=bias, last=last)
 
 

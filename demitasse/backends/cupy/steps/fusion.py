@@ -12,6 +12,7 @@ from demitasse.backends.cupy.steps.convolution import ConvStep
 from demitasse.backends.cupy.steps.elementwise import SumStep
 from demitasse.backends.cupy.steps.norm import NormParts, NormStep
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_if
+from demitasse.backends.windows import ConvGeometry
 from demitasse.core.config import settings
 
 
@@ -42,7 +43,7 @@ class RectifiedConvStep(GpuStep[ops.Conv]):
         super().__init__(engine, op, replace(conv.at, top=(conv.form.blob(target),)))
         self.form = conv.form
         convolution = Convolution(
-            "maps", conv.geometry(op), conv.dtype, bias=op.bias, relu=True, last=conv.last
+            "maps", ConvGeometry.of(op), conv.dtype, bias=op.bias, relu=True, last=conv.last
         )
         self._prepared = engine.prepare_convolution(convolution)
         engine.scratch("uint8", self._prepared.workspace)  # so that a pass allocates nothing

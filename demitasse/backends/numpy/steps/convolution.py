@@ -25,8 +25,7 @@ class WindowStep(HostStep[O]):
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        shapes = (op.top, op.bottom) if self.transposed else (op.bottom, op.top)
-        geometry = ConvGeometry.between(op, *shapes)
+        geometry = ConvGeometry.of(op)
         decline_if(not geometry.n, "an empty bottom")
         decline_if(not op.kernel, "no spatial axes")
         self.g, self.products = geometry, Products(engine, geometry, op.dtype)
