@@ -195,18 +195,26 @@ class Normalize(Op):
     shared: bool
 
 
-class Softmax(Op):
+class AxisOp(Op):
+    """An operation along one axis of the bottom."""
+
+    bottom: Shape
+    axis: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Number of elements before, on and after the axis."""
+        before, after = self.bottom[: self.axis], self.bottom[self.axis + 1 :]
+        return math.prod(before), self.bottom[self.axis], math.prod(after)
+
+
+class Softmax(AxisOp):
     """Softmax along ``axis``."""
 
-    bottom: Shape
-    axis: int
 
-
-class SoftmaxLoss(Op):
+class SoftmaxLoss(AxisOp):
     """Softmax and multinomial logistic loss; ``normalization`` as Caffe's enum names."""
 
-    bottom: Shape
-    axis: int
     ignore_label: int | None
     normalization: str
     tops: int
@@ -226,14 +234,12 @@ class PairLoss(Op):
     ignore_label: int | None
 
 
-class Accuracy(Op):
+class Accuracy(AxisOp):
     """The share of labels whose score along ``axis`` is among the ``top_k`` highest.
 
     The saved blob "not numbers" gets how many labelled scores are none. Shape: ().
     """
 
-    bottom: Shape
-    axis: int
     top_k: int
     ignore_label: int | None
     tops: int

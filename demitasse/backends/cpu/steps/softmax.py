@@ -1,7 +1,5 @@
 """Softmax and its loss."""
 
-import math
-
 import numpy as np
 
 from demitasse.backends import ops
@@ -15,10 +13,9 @@ from demitasse.backends.ops import loss_divisor
 from demitasse.backends.step import Operands, decline_if
 
 
-def softmax_kernel(engine: Engine, shape: tuple[int, ...], axis: int) -> Softmax:
+def softmax_kernel(engine: Engine, op: ops.Softmax | ops.SoftmaxLoss) -> Softmax:
     """Return the kernel for arrays in C order."""
-    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    return Softmax(outer, shape[axis], inner, kernel_tuning(engine))
+    return Softmax(*op.sizes, kernel_tuning(engine))
 
 
 class SoftmaxStep(CpuStep[ops.Softmax]):
@@ -28,7 +25,7 @@ class SoftmaxStep(CpuStep[ops.Softmax]):
 
     def prepare(self) -> None:
         self.layout = layouts.plain(self.op.bottom)
-        self.kernel = softmax_kernel(self.engine, self.op.bottom, self.op.axis)
+        self.kernel = softmax_kernel(self.engine, self.op)
         ends = self.in_and_out(self.layout, self.layout)
         self.forward_calls = [KernelCall(self.engine, self.kernel.forward, *ends)]
 
@@ -54,9 +51,7 @@ class SoftmaxLossStep(CpuStep[ops.SoftmaxLoss]):
     def __init__(self, engine: Engine, op: ops.SoftmaxLoss, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_if(any(at.propagate_down[1:]), "a gradient of the labels, which have none")
-        axis = op.axis
-        self.classes = op.bottom[axis]
-        self.outer, self.inner = math.prod(op.bottom[:axis]), math.prod(op.bottom[axis + 1 :])
+        self.outer, self.classes, self.inner = op.sizes
         rows = np.arange(self.outer)[:, np.newaxis] * (self.classes * self.inner)
         self.starts = (rows + np.arange(self.inner)).reshape(-1)
         self.divisor = loss_divisor(
@@ -69,7 +64,7 @@ class SoftmaxLossStep(CpuStep[ops.SoftmaxLoss]):
 
     def prepare(self) -> None:
         op, layout = self.op, layouts.plain(self.op.bottom)
-        kernel = softmax_kernel(self.engine, op.bottom, op.axis)
+        kernel = softmax_kernel(self.engine, op)
         source = InputArg(self.at.bottom[0], layout)
         target = OutputArg(self.prob.blob, layout)
         self.forward_calls = [KernelCall(self.engine, kernel.forward, source, target)]

@@ -1,7 +1,5 @@
 """Softmax, losses and Accuracy."""
 
-import math
-
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine, Launch
 from demitasse.backends.cupy.step import GpuStep
@@ -14,7 +12,7 @@ def softmax_kernel(
     engine: Engine, op: ops.Softmax | ops.SoftmaxLoss, dtype: str, *, gradient: bool = False
 ) -> Launch:
     """Return the kernel for the softmax of ``op``, or for its gradient."""
-    outer, classes, inner = sizes(op)
+    outer, classes, inner = op.sizes
     if not classes:
         outer = 0  # the kernel of rows reads the first class
     ending = "_gradient" if gradient else ""
@@ -23,12 +21,6 @@ def softmax_kernel(
         return engine.row_blocks("softmax", name, dtype, outer, classes, outer, classes)
     name, reach = f"softmax_places{ending}", outer * classes * inner
     return engine.elementwise("softmax", name, dtype, outer * inner, classes, inner, reach=reach)
-
-
-def sizes(op: ops.Softmax | ops.SoftmaxLoss) -> tuple[int, int, int]:
-    """Return the number of elements before, on and after the axis."""
-    axis = op.axis
-    return math.prod(op.bottom[:axis]), op.bottom[axis], math.prod(op.bottom[axis + 1 :])
 
 
 class SoftmaxStep(GpuStep[ops.Softmax]):
@@ -60,7 +52,7 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
 
     def __init__(self, engine: Engine, op: ops.SoftmaxLoss, at: Operands) -> None:
         super().__init__(engine, op, at)
-        outer, classes, inner = sizes(op)
+        outer, classes, inner = op.sizes
         labels, count = outer * inner, outer * classes * inner
         ignored = (int(op.ignore_label is not None), op.ignore_label or 0)
         some_ignored = op.ignore_label is not None
@@ -163,8 +155,8 @@ class AccuracyStep(GpuStep[ops.Accuracy]):
         super().__init__(engine, op, at)
         why = "a second top, the accuracy of each class; the kernel computes that of all"
         decline_if(op.tops > 1, why)
-        classes, inner = op.bottom[op.axis], math.prod(op.bottom[op.axis + 1 :])
-        positions = math.prod(op.bottom[: op.axis]) * inner
+        outer, classes, inner = op.sizes
+        positions = outer * inner
         length = max(1, -(-positions // MOST_PARTS))
         self.parts = parts = SplitReduction(1, max(1, -(-positions // length)), length)
         ignored = (int(op.ignore_label is not None), op.ignore_label or 0)
