@@ -214,11 +214,6 @@ class Products:
         self.columns = Columns(engine, geometry, dtype)
         self._direct = geometry.window.is_pointwise and self.columns.single
 
-    @property
-    def workspace(self) -> int:
-        """Bytes of scratch in use at once."""
-        return self.columns.workspace
-
     def to_map(
         self, image: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, maps: np.ndarray
     ) -> None:

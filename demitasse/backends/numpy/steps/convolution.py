@@ -36,7 +36,7 @@ class WindowStep(HostStep[O]):
 
     @property
     def workspace(self) -> int:
-        return self.products.workspace
+        return self.products.columns.workspace
 
     def backward(self) -> None:
         wanted = self.at.param_propagate_down
