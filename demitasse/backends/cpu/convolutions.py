@@ -34,7 +34,7 @@ from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import IMAGE_AXES, first_suitable, suitable_images, volumes_of
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
 from demitasse.backends.kernels.amx_convolution import AmxConvolution, AmxInputGradient
-from demitasse.backends.kernels.amx_schedule import plan_amx, plan_phases
+from demitasse.backends.kernels.amx_schedule import MOST_GROUPS, plan_amx, plan_phases
 from demitasse.backends.kernels.depthwise import (
     DepthwiseConvolution,
     DepthwiseGradients,
@@ -62,9 +62,6 @@ from demitasse.backends.step import Declined, Operands, decline_if
 
 NARROW = 8
 """Floats of the narrowest vectors that kernels are made for."""
-
-MOST_GROUPS = 32
-"""Groups at most of products in bfloat16."""
 
 MOST_PHASES = 2048
 """Products of a convolution at most: one for each phase of the strides."""

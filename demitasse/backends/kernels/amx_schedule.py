@@ -31,6 +31,7 @@ AXES = 2
 """Spatial axes of images."""
 
 MOST_GROUPS = 32
+"""Groups at most of products in bfloat16."""
 
 STEP_COST, WRITE_COST = 70, 300
 """Cycles of a step of products, and to write the sums of all steps."""
