@@ -171,22 +171,16 @@ class Correlation:
         self._chunks: dict[int, Chunk] = {}
         self.direct = g.window.is_pointwise and g.group == 1
         """True if products with the weight read and write images themselves, without columns."""
+        self.map_code = "cuBLAS" if self.direct else "im2col + cuBLAS"
+        """Name of the code that computes the map."""
+        self.image_code = "cuBLAS" if self.direct else "cuBLAS + col2im"
+        """Name of the code that computes the image."""
         product = partial(Product, dtype, batch=g.n, shares_a=True, convolution=True)
         self._direct = product(g.maps, g.map_plane, g.channels)
         self._direct_transposed = product(g.channels, g.map_plane, g.maps, transpose_a=True)
         self._pointwise: PointwiseGradient | None = None
         if PointwiseGradient.pays(g):
             self._pointwise = PointwiseGradient(engine, g, dtype)
-
-    @property
-    def map_code(self) -> str:
-        """Name of the code that computes the map."""
-        return "cuBLAS" if self.direct else "im2col + cuBLAS"
-
-    @property
-    def image_code(self) -> str:
-        """Name of the code that computes the image."""
-        return "cuBLAS" if self.direct else "cuBLAS + col2im"
 
     def backward_code(self, results: Collection[Result]) -> str:
         """Return the name of the code that computes these products."""

@@ -65,6 +65,8 @@ class Columns:
             and g.positions[-1] <= SHORT_ROW
             and g.group * g.height >= 2 * (g.channels + g.maps)
         )
+        self._bare = self.size == g.spatial and not self._images_last
+        """True if images can be used as they are, without a canvas around them."""
         self._inside = (slice(None), slice(None), *g.window.inside(g.spatial))
 
     @property
@@ -148,11 +150,6 @@ class Columns:
             maps[chunk.images] = self._apart(matrix, (self.g.maps,), chunk)
 
     # -- views -------------------------------------------------------------------------------------
-
-    @property
-    def _bare(self) -> bool:
-        """True if images can be used as they are, without a canvas around them."""
-        return self.size == self.g.spatial and not self._images_last
 
     def _canvas(self, chunk: Chunk) -> np.ndarray:
         """Return room for the padded images of a chunk: (n, C, *size)."""

@@ -86,6 +86,7 @@ class DropoutStep(GpuStep[ops.Dropout]):
         packs = engine.vectorized
         self._scaled = packs("elementwise", "scaled", self.dtype, op.count, float(op.factor))
         self._times = packs("elementwise", "product", self.dtype, op.count)
+        self._works = op.factor != 1 or not at.in_place  # where nothing is dropped
         if op.drops:
             draw = at.draw()
             why = "several ranks, each of which draws a part of one sequence"
@@ -113,11 +114,6 @@ class DropoutStep(GpuStep[ops.Dropout]):
             self._times(dy, mask, at.bottom[0].diff_buffer())
         elif self._works:
             self._scaled(dy, at.bottom[0].diff_buffer())
-
-    @property
-    def _works(self) -> bool:
-        """True if there is something to do where nothing is dropped."""
-        return self.op.factor != 1 or not self.at.in_place
 
 
 class SumStep(GpuStep[ops.Eltwise]):
