@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -43,19 +43,17 @@ class WindowStep(CpuStep[C]):
         maps: Shape of the map, (N, M, *positions).
         w: Shape of the weight, (M, C, *kernel), or (G, M / G, C / G, *kernel) of several groups.
         x, y: Layouts of bottom and top, with the channels last.
+        transposed: True if the bottom is the map and the top the image.
     """
 
     needs_bottom = True
-
-    transposed: ClassVar[bool] = False
-    """True if the bottom is the map and the top the image."""
 
     kernels: Sequence[ConvKernels]
 
     def __init__(self, engine: Engine, op: C, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_if(len(at.bottom) != 1, f"{len(at.bottom)} bottoms; the Step takes one")
-        g = ConvGeometry.of(op)
+        g, self.transposed = ConvGeometry.of(op), isinstance(op, ops.Deconv)
         self.image, self.maps = (g.n, g.channels, *g.spatial), (g.n, g.maps, *g.positions)
         shape = (g.maps // g.group, g.channels // g.group, *op.kernel)
         self.w = shape if g.group == 1 else (g.group, *shape)

@@ -33,7 +33,6 @@ BLOCK = 16
 class DeconvStep(WindowStep[ops.Deconv]):
     """Bottom = map, top = image, as the convolution sees them."""
 
-    transposed = True
     follows_bf16 = True
 
     def __init__(self, engine: Engine, op: ops.Deconv, at: Operands) -> None:

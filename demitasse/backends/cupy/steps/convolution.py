@@ -3,7 +3,7 @@
 import logging
 import math
 from functools import cache
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from demitasse.backends import ops
 from demitasse.backends.cupy.correlation import Correlation, LibraryCorrelation
@@ -38,10 +38,10 @@ class WindowStep(GpuStep[O]):
     """
 
     narrow_params = (0,)
-    transposed: ClassVar[bool] = False
-    """True if the bottom is the map, and the top the image."""
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
+        self.transposed = isinstance(op, ops.Deconv)
+        """True if the bottom is the map, and the top the image."""
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
         if self.dtype == "float32" and rounds_to_tf32():
@@ -142,5 +142,3 @@ class ConvStep(WindowStep[ops.Conv]):
 
 class DeconvStep(WindowStep[ops.Deconv]):
     """The bottom is the map, the top is the image."""
-
-    transposed = True

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,8 +19,6 @@ class WindowStep(HostStep[O]):
     """An image and a map, one of which is the bottom, and a window between them."""
 
     uses_shared_scratch = True
-    transposed: ClassVar[bool] = False
-    """True if the bottom is the map, and the top the image."""
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -53,7 +51,7 @@ class WindowStep(HostStep[O]):
     def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:
         """Write the weight's gradient into ``out``."""
         x, dy = bottom.read(), top.read_diff()
-        image, maps = (dy, x) if self.transposed else (x, dy)
+        image, maps = (dy, x) if isinstance(self.op, ops.Deconv) else (x, dy)
         self.products.weight_gradient(image.reshape(self.image), maps.reshape(self.maps), out)
 
     @abstractmethod
@@ -84,8 +82,6 @@ class ConvStep(WindowStep[ops.Conv]):
 
 class DeconvStep(WindowStep[ops.Deconv]):
     """Bottom = map, top = image."""
-
-    transposed = True
 
     def forward(self) -> None:
         weight = self.weight.read()
