@@ -65,15 +65,13 @@ class KernelCall:
         uses = (argument.layout_use for argument in self.arguments)
         return [use for use in uses if use is not None]
 
-    def scratch(self) -> list[np.ndarray]:
-        """Return the scratch memory in a list, which is empty if the kernel takes none."""
-        size: int = getattr(self.kernel, "scratch_size", 0)
-        return [self.engine.call_scratch(size)] if size else []
-
     def __call__(self) -> None:
         """Run the kernel."""
         self.engine.begin_call()
-        self.kernel(*[array() for array in self._arrays], *self.scratch())
+        arrays = [array() for array in self._arrays]
+        if size := getattr(self.kernel, "scratch_size", 0):
+            arrays.append(self.engine.call_scratch(size))
+        self.kernel(*arrays)
         for gradient in self._gradients:
             gradient.done()
 
