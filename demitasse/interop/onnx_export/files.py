@@ -85,9 +85,9 @@ def write_model(model: Model, path: Path) -> list[Path]:
     message.ClearField("graph")
     tensors = [_tensor(*one, places.get(one[0])) for one in model.constants.items()]
     graph = model.message.graph
-    pieces = with_field(graph, _field_number(graph, "initializer"), tensors)
+    pieces = with_field(graph, type(graph).INITIALIZER_FIELD_NUMBER, tensors)
     with atomic_write(path) as file:
-        for piece in with_field(message, _field_number(message, "graph"), [pieces]):
+        for piece in with_field(message, type(message).GRAPH_FIELD_NUMBER, [pieces]):
             file.write(piece)
     return written
 
@@ -98,7 +98,7 @@ def _tensor(name: str, array: np.ndarray, place: tuple[str, int, int] | None) ->
     kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape)
     if place is None:
-        return with_field(tensor, _field_number(tensor, "raw_data"), [[_raw(array)]])
+        return with_field(tensor, onnx.TensorProto.RAW_DATA_FIELD_NUMBER, [[_raw(array)]])
     tensor.data_location = onnx.TensorProto.EXTERNAL
     for key, value in zip(("location", "offset", "length"), place, strict=True):
         tensor.external_data.add(key=key, value=str(value))
@@ -109,11 +109,6 @@ def _raw(array: np.ndarray) -> memoryview:
     """Return the little-endian bytes of an array."""
     block = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return block.reshape(-1).view(np.uint8).data
-
-
-def _field_number(message: Any, field: str) -> int:
-    number: int = message.DESCRIPTOR.fields_by_name[field].number
-    return number
 
 
 def run_file(path: Path, given: Arrays, names: Sequence[str], fused: bool) -> Arrays:
