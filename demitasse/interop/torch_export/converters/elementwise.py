@@ -1,6 +1,7 @@
 """Converters of elementwise layers."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from demitasse.interop.export.layer_graph import LayerNode, constant_power
 from demitasse.interop.torch_export.code import Converter, ModuleCode, Result, number
@@ -12,11 +13,6 @@ from demitasse.layers.exp_log_power import Exp, Log, Power
 def _plain(made: str) -> Converter:
     """Return a converter to a module without options."""
     return lambda node, code: code.apply(node, made)
-
-
-def _function(name: str) -> Converter:
-    """Return a converter to a function without options."""
-    return lambda node, code: _formula(node, code, f"{name}({{x}})")
 
 
 def _formula(node: LayerNode, code: ModuleCode, expression: str, *numbers: float) -> Result:
@@ -75,8 +71,8 @@ def _swish(node: LayerNode, code: ModuleCode) -> Result:
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "AbsVal": _function("torch.abs"),
-    "BNLL": _function("F.softplus"),
+    "AbsVal": partial(_formula, expression="torch.abs({x})"),
+    "BNLL": partial(_formula, expression="F.softplus({x})"),
     "Clip": lambda node, code: _formula(
         node, code, "{x}.clamp({0}, {1})", node.layer.param.clip_param.min,
         node.layer.param.clip_param.max,
