@@ -11,6 +11,7 @@ import numpy as np
 
 from demitasse.interop.export.layer_graph import LayerNode, Value
 from demitasse.interop.export.sizes import Size, SizeSources, SymbolicSize
+from demitasse.interop.names import unique_name
 from demitasse.interop.onnx_export.files import library
 
 if TYPE_CHECKING:
@@ -85,18 +86,10 @@ class GraphBuilder:
         finally:
             self._layer = ""
 
-    def _unique(self, name: str, taken: set[str]) -> str:
-        found, number = name, 1
-        while found in taken:
-            number += 1
-            found = f"{name}_{number}"
-        taken.add(found)
-        return found
-
     def _new(self, what: str) -> Array:
         """Return a new value of the layer."""
         name = f"{self._layer}/{what}" if self._layer else what
-        return Array(self, self._unique(name, self._values))
+        return Array(self, unique_name(name, self._values))
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -113,7 +106,7 @@ class GraphBuilder:
             operator,
             [self._input(one) for one in inputs],
             [one.name for one in outputs],
-            name=self._unique(outputs[0].name, self._nodes),
+            name=unique_name(outputs[0].name, self._nodes),
             **{key: one for key, one in attributes.items() if one is not None},
         )
         self.nodes.append(node)
@@ -133,7 +126,7 @@ class GraphBuilder:
             one.input[:] = [top.name if name == result.name else name for name in one.input]
         node.output[:] = [top.name if name == result.name else name for name in node.output]
         self._nodes.discard(node.name)
-        node.name = self._unique(self._layer or top.name, self._nodes)
+        node.name = unique_name(self._layer or top.name, self._nodes)
 
     def array(self, value: Value) -> Array:
         """Return a value for arithmetic."""
@@ -253,7 +246,7 @@ class GraphBuilder:
     def _once(self, array: np.ndarray, name: str) -> Array:
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._stored:
-            self._stored[key] = Array(self, self._unique(name, self._values))
+            self._stored[key] = Array(self, unique_name(name, self._values))
             self.constants[self._stored[key].name] = array
         return self._stored[key]
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.errors import ErrorCode
+from demitasse.interop.names import unique_name
 from demitasse.interop.onnx_import.model import Node, Shape, Tensor, refuse
 from demitasse.io.proto import LayerParameter, NetParameter
 
@@ -36,7 +37,7 @@ class NetBuilder:
     def input(self, value: Tensor) -> None:
         """Add an Input layer."""
         self.message.layer.add(
-            name=_unique(value.name, self._layers), type="Input", top=[value.name],
+            name=unique_name(value.name, self._layers), type="Input", top=[value.name],
             input_param={"shape": [{"dim": value.shape}]},
         )  # fmt: skip
         self.blobs[value.name] = value.name
@@ -66,9 +67,9 @@ class NetBuilder:
         weights: Sequence[np.ndarray] = (), **fields: Any,
     ) -> list[str]:  # fmt: skip
         """Add a layer with several tops; see ``add``."""
-        name = _unique(f"{self._node}/{kind}", self._layers)
+        name = unique_name(f"{self._node}/{kind}", self._layers)
         names = [name] if len(shapes) == 1 else [f"{name}/{i}" for i in range(len(shapes))]
-        tops = [_unique(own, self._taken) for own in names]
+        tops = [unique_name(own, self._taken) for own in names]
         self.message.layer.add(name=name, type=kind, bottom=bottoms, top=tops, **fields)
         if weights:
             self.weights[name] = [np.asarray(one, np.float32, order="C") for one in weights]
@@ -87,12 +88,12 @@ class NetBuilder:
         if value.name == self._last:
             old, layer.name = layer.name, self._node
             self._layers.discard(old)
-            layer.name = _unique(self._node, self._layers)
+            layer.name = unique_name(self._node, self._layers)
             if old in self.weights:
                 self.weights[layer.name] = self.weights.pop(old)
             for top in layer.top:  # unused ones
                 if top.startswith(f"{old}/"):
-                    self._rename(top, _unique(layer.name + top.removeprefix(old), self._taken))
+                    self._rename(top, unique_name(layer.name + top.removeprefix(old), self._taken))
 
     def _rename(self, blob: str, name: str) -> None:
         self._taken.discard(blob)
@@ -108,7 +109,7 @@ class NetBuilder:
     def silence(self, blobs: Sequence[str]) -> None:
         """Add a Silence layer for unused blobs, which would be outputs of the net."""
         if blobs:
-            name = _unique(f"{self._node}/Silence", self._layers)
+            name = unique_name(f"{self._node}/Silence", self._layers)
             self.message.layer.add(name=name, type="Silence", bottom=blobs)
 
     # -- values ----------------------------------------------------------------------------------
@@ -220,15 +221,6 @@ def as_float32(array: np.ndarray) -> np.ndarray:
         kind = str(array.dtype)
         refuse(f"a constant has type {kind}, which blobs do not support", got=kind)
     return array.astype(np.float32)
-
-
-def _unique(wish: str, taken: set[str]) -> str:
-    """Return a unique name, and reserve it."""
-    name, number = wish, 2
-    while name in taken:
-        name, number = f"{wish}_{number}", number + 1
-    taken.add(name)
-    return name
 
 
 Result = str | Sequence[str]

@@ -11,6 +11,7 @@ import numpy as np
 
 from demitasse.interop.export.layer_graph import LayerNode, Value
 from demitasse.interop.export.sizes import Size, SizeSources, SymbolicSize
+from demitasse.interop.names import unique_name
 
 MODULE = """
     T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double
@@ -199,20 +200,15 @@ class Names:
     """Unique Python names, besides ``taken`` ones; those of digits alone start with ``kind``."""
 
     def __init__(self, taken: Iterable[str], kind: str) -> None:
-        self.taken = set(taken)
+        self.taken = {*taken, *keyword.kwlist, *keyword.softkwlist}
         self.kind = kind
 
     def give(self, text: str) -> str:
-        """Return a unique name similar to a text; ``_2``, ``_3``, ... distinguish equal ones."""
+        """Return a unique name similar to a text, no keyword of Python; see ``unique_name``."""
         plain = re.sub(r"[^0-9a-zA-Z]+", "_", text).strip("_")[:LONGEST]
         if not plain or plain[0].isdigit():
             plain = f"{self.kind}_{plain}".rstrip("_")
-        name, count = plain, 1
-        while name in self.taken or keyword.iskeyword(name) or keyword.issoftkeyword(name):
-            count += 1
-            name = f"{plain}_{count}"
-        self.taken.add(name)
-        return name
+        return unique_name(plain, self.taken)
 
 
 def literal(text: str) -> str:
