@@ -182,6 +182,13 @@ class NetBuilder:
         self.silence(tops)
         return middle
 
+    def select(self, x: str, axis: int, indices: np.ndarray) -> str:
+        """Add a Slice along an axis for consecutive indices, or a BatchReindex for others."""
+        first = int(indices[0])
+        if np.array_equal(indices, first + np.arange(len(indices))):
+            return self.slice(x, axis, first, first + len(indices))
+        return self.gather(x, axis, indices)
+
     def gather(self, x: str, axis: int, indices: np.ndarray) -> str:
         """Add a BatchReindex along an axis, between two Permutes unless the axis is first."""
         order = [axis, *(one for one in range(len(self.shapes[x])) if one != axis)]

@@ -68,12 +68,7 @@ def _gather(node: Node, net: NetBuilder) -> Result:
         refuse("values and indices are both computed")
     size = x.shape[axis]
     chosen = (indices.array.reshape(-1).astype(np.int64) + size) % size
-    blob, first = net.blob(x), int(chosen[0])
-    if np.array_equal(chosen, first + np.arange(chosen.size)):
-        blob = net.slice(blob, axis, first, first + chosen.size)
-    else:
-        blob = net.gather(blob, axis, chosen)
-    return net.reshape(blob, node.y.shape)
+    return net.reshape(net.select(net.blob(x), axis, chosen), node.y.shape)
 
 
 def _embed(net: NetBuilder, table: np.ndarray, indices: Tensor, axis: int, shape: Shape) -> str:

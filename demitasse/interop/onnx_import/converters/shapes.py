@@ -65,12 +65,8 @@ def _slice(node: Node, net: NetBuilder) -> Result:
         chosen_by[axis] = np.arange(shape[axis])[int(start) : int(end) : step]
     if any(not len(one) for one in chosen_by.values()):
         refuse("the result has no elements, which blobs do not support")
-    parts = {axis: one for axis, one in chosen_by.items() if len(one) < shape[axis] or one[0] > 0}
-    for axis, one in parts.items():
-        if np.array_equal(one, one[0] + np.arange(len(one))):
-            x = net.slice(x, axis, int(one[0]), int(one[-1]) + 1)
-        else:
-            x = net.gather(x, axis, one)
+    for axis, one in chosen_by.items():
+        x = net.select(x, axis, one)
     return x
 
 
@@ -108,7 +104,7 @@ def _pads(node: Node) -> tuple[list[int], list[int]]:
     pads = node.attribute_or_input("pads", 1)
     if pads is None:
         pads = np.asarray(node.attributes["paddings"])
-    chosen = None if node.optional_input(3) is None else node.array(3, "axes")
+    chosen = node.attribute_or_input("axes", 3)
     along = range(axes) if chosen is None else [int(axis) % axes for axis in chosen]
     before, after = [0] * axes, [0] * axes
     for number, axis in enumerate(along):
@@ -235,11 +231,8 @@ def _resize(node: Node, net: NetBuilder) -> Result:
 def _scales(node: Node) -> list[float]:
     """Return the factor of each axis."""
     sizes = [b / a for a, b in zip(node.x.shape, node.y.shape, strict=True)]
-    given = node.attributes.get("scales")
-    if given is None:
-        position = 1 if node.op == "Upsample" or node.opset < 11 else 2
-        found = node.optional_input(position)
-        given = None if found is None else node.array(position, "scales")
+    position = 1 if node.op == "Upsample" or node.opset < 11 else 2
+    given = node.attribute_or_input("scales", position)
     if given is None or len(given) == 0:
         return sizes
     scales = [1.0] * len(sizes)
