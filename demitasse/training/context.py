@@ -1,7 +1,7 @@
 """The parts of a training run, which a solver makes once and its helpers share."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,3 +65,9 @@ class TrainingContext:
     def is_root(self) -> bool:
         """True if this solver tests and writes snapshots."""
         return self.rank == 0
+
+    def named_nets(self) -> Iterator[tuple[str, Net]]:
+        """Yield all nets with their names in states: "train", "test 0", ..."""
+        yield "train", self.net
+        for index, net in enumerate(self.test_nets):
+            yield f"test {index}", net

@@ -248,7 +248,7 @@ class ResumableState:
         """Return the present state of all nets of this process, and of gathered shards."""
         run = self._run
         resume = ResumeState(seed=run.net.seed)
-        for name, net in _nets(run.net, run.test_nets):
+        for name, net in run.named_nets():
             part = resume.net.add(net=name, passes=net.passes)
             shard = _shard(net) if net is run.net else 0
             local = part if not shard else resume.net.add(net=shard_name(name, shard))
@@ -301,7 +301,7 @@ class ResumableState:
         if resume is None:  # a state of Caffe has no state of layers at all
             return
         stored = StoredLayers(resume)
-        for name, net in _nets(run.net, run.test_nets):
+        for name, net in run.named_nets():
             shards = range(run.world_size) if net is run.net else range(1)
             for layer, text in stored.missing(name, net, self._weights(net), shards):
                 yield Difference(layer, text)
@@ -314,7 +314,7 @@ class ResumableState:
         run, resume = self._run, self._initial if resume is None else resume
         stored = StoredLayers(resume)
         passes = {part.net: part.passes for part in resume.net}
-        nets = [*_nets(run.net, run.test_nets), *(("train", net) for net in run.team.nets[1:])]
+        nets = [*run.named_nets(), *(("train", net) for net in run.team.nets[1:])]
         for name, net in nets:
             if resume.HasField("seed"):
                 net.seed = resume.seed  # fillers have run, and are not repeated
@@ -392,9 +392,3 @@ def _add_layers(
 
 def _shard(net: Net) -> int:
     return net.layers[0].context.rank
-
-
-def _nets(train: Net, tests: Sequence[Net]) -> Iterator[tuple[str, Net]]:
-    yield "train", train
-    for index, net in enumerate(tests):
-        yield f"test {index}", net

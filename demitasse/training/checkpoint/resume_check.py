@@ -22,9 +22,6 @@ from demitasse.version import __version__
 
 log = get_logger(__name__)
 
-RunFingerprint = RunFacts
-"""Everything that the results of a run depend on, as a message of its states."""
-
 Fact = RunFacts.Fact
 
 FLOAT = re.compile(r"-?\d+\.\d+(e-?\d+)?")
@@ -48,18 +45,17 @@ DATA_LOCATION_FIELDS = ("source", "root_folder", "prefetch", "cache", "cache_ima
 """Fields of a data layer that affect where records are, or how fast they arrive, but no number."""
 
 
-def run_fingerprint(run: TrainingContext) -> RunFingerprint:
+def run_fingerprint(run: TrainingContext) -> RunFacts:
     """Return the fingerprint of a run, without the digest of its weights."""
     train = run.net
-    fingerprint = RunFingerprint(type=run.updater.rule.type)
+    fingerprint = RunFacts(type=run.updater.rule.type)
     for record, blob in zip(train.structure.learnable_records, train.learnable_params, strict=True):
         name = train.layer_names[record.layer]
         fingerprint.parameter.add(layer=name, index=record.index, dim=blob.shape)
         for factor in FACTORS:  # may have been set since the net was made
             key = f"{factor} of parameter {record.index} of layer {name!r}"
             fingerprint.solver.add(key=key, value=_text(getattr(record, factor)))
-    tests = ((f"test {i}", net) for i, net in enumerate(run.test_nets))
-    for name, net in (("train", train), *tests):
+    for name, net in run.named_nets():
         for layer in net.layers:
             try:
                 source = layer.fingerprint()
@@ -154,7 +150,7 @@ class Difference:
 
 def check_compatible(
     state: State,
-    now: RunFingerprint,
+    now: RunFacts,
     seed: int,
     path: Path,
     lost: Sequence[Difference],
@@ -202,9 +198,7 @@ def check_compatible(
         log.warning("Resuming from %s, %s: the layer starts anew.", path, difference.text)
 
 
-def _all_differences(
-    state: State, now: RunFingerprint, seed: int, exact: bool
-) -> Iterator[Difference]:
+def _all_differences(state: State, now: RunFacts, seed: int, exact: bool) -> Iterator[Difference]:
     resume = state.resume
     if resume is None or not resume.HasField("run"):
         if exact:
@@ -222,7 +216,7 @@ def _all_differences(
         yield Difference("seed", text, changes_results=False)
 
 
-def differences(was: RunFingerprint, now: RunFingerprint) -> Iterator[Difference]:
+def differences(was: RunFacts, now: RunFacts) -> Iterator[Difference]:
     """Yield the differences of two runs; a value missing in one run counts as equal."""
     if was.weights and now.weights and was.weights != now.weights:
         text = "its weights file is not the file written with the state, or has changed since"
@@ -256,7 +250,7 @@ def _parameter(parameter: RunFacts.Parameter | None) -> str:
     return f"parameter {parameter.index} of layer {parameter.layer!r} of shape {shape}"
 
 
-def _source_differences(was: RunFingerprint, now: RunFingerprint) -> Iterator[Difference]:
+def _source_differences(was: RunFacts, now: RunFacts) -> Iterator[Difference]:
     before = {(source.net, source.layer): source for source in was.source}
     for new in now.source:
         old = before.get((new.net, new.layer))
