@@ -21,11 +21,10 @@ def _plain(kind: str) -> Converter:
     return lambda node, net: net.same(kind, net.blob(node.x))
 
 
-def _with_alpha(
-    node: Node, net: NetBuilder, kind: str, message: str, field: str, default: float
-) -> str:
+def _with_alpha(node: Node, net: NetBuilder, kind: str, field: str, default: float) -> str:
     """Add a layer with one field, the attribute ``alpha``."""
-    fields: dict[str, Any] = {message: {field: node.attributes.get("alpha", default)}}
+    alpha = {field: node.attributes.get("alpha", default)}
+    fields: dict[str, Any] = {f"{kind.lower()}_param": alpha}
     return net.add(kind, [net.blob(node.x)], node.y.shape, **fields)
 
 
@@ -126,7 +125,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "Cast": _cast,
     "Clip": _clip,
     "Dropout": _dropout,
-    "Elu": lambda node, net: _with_alpha(node, net, "ELU", "elu_param", "alpha", 1.0),
+    "Elu": lambda node, net: _with_alpha(node, net, "ELU", "alpha", 1.0),
     "Exp": _plain("Exp"),
     "Gelu": _gelu,
     "Greater": _greater,
@@ -135,9 +134,7 @@ CONVERTERS: Mapping[str, Converter] = {
         node, net, lambda x: _add_clip(net, net.power(x, scale=1 / 6, shift=0.5), 0, 1)
     ),
     "Identity": lambda node, net: net.blob(node.x),
-    "LeakyRelu": lambda node, net: _with_alpha(
-        node, net, "ReLU", "relu_param", "negative_slope", 0.01
-    ),
+    "LeakyRelu": lambda node, net: _with_alpha(node, net, "ReLU", "negative_slope", 0.01),
     "Log": _plain("Log"),
     "Mish": lambda node, net: _gated(node, net, lambda x: net.same("TanH", net.same("BNLL", x))),
     "Neg": _power(scale=-1),
@@ -145,7 +142,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "Reciprocal": _power(-1),
     "Relu": _plain("ReLU"),
     "Selu": lambda node, net: net.power(
-        _with_alpha(node, net, "ELU", "elu_param", "alpha", SELU_ALPHA),
+        _with_alpha(node, net, "ELU", "alpha", SELU_ALPHA),
         scale=node.attributes.get("gamma", SELU_GAMMA),
     ),
     "Sigmoid": _plain("Sigmoid"),
@@ -154,7 +151,7 @@ CONVERTERS: Mapping[str, Converter] = {
         node, net, lambda x: net.power(net.same("AbsVal", x), power=-1, shift=1)
     ),
     "Sqrt": _power(0.5),
-    "Swish": lambda node, net: _with_alpha(node, net, "Swish", "swish_param", "beta", 1.0),
+    "Swish": lambda node, net: _with_alpha(node, net, "Swish", "beta", 1.0),
     "Tanh": _plain("TanH"),
 }
 
@@ -193,10 +190,8 @@ def _match_gelu(
         return found[0] if len(found) == 1 and node.y.name not in outputs else None
 
     inside = made.get(erf.x.name)
-    if inside is None:
-        return None
     factor, x = _number(inside)
-    if x is None or factor is None or inside.op not in {"Mul", "Div"}:
+    if inside is None or x is None or factor is None or inside.op not in {"Mul", "Div"}:
         return None
     factor = 1 / factor if inside.op == "Div" else factor
     more = next_of(erf)
@@ -217,7 +212,7 @@ def _match_gelu(
             has_x = True
             if other.name != x.name:
                 half = made.get(other.name)
-                number, source = _number(half) if half is not None else (None, None)
+                number, source = _number(half)
                 if half is None or number is None or source != x:
                     return None
                 gain *= 1 / number if half.op == "Div" else number
