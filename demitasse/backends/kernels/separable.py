@@ -41,6 +41,9 @@ LARGER = 2
 """Greatest growth of blocks beyond their best size, where filters that exceed the second cache
 are read again for each."""
 
+MOST_FILTERS = 1 << 18
+"""Most bytes of filters for each pixel of a thread: each of several threads reads all filters."""
+
 MOST_WASTE = 1.06
 """Greatest load imbalance (maximum over mean) up to which the kernel pays."""
 
@@ -133,10 +136,13 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         f"a row or more for each thread, up to {MOST_CHANNELS} channels, and {tuning.width} or "
         "more on both sides",
     )
+    pixels = schedule.rows[0] * size[1]
+    rereads = tuning.threads > 1 and channels * filters * FLOAT > pixels * MOST_FILTERS
     decline_if(
-        tuning.imbalance(sum(schedule.rows)) > MOST_WASTE and "separable" not in tuning.always,
-        f"images of {size} for {tuning.threads} threads; separable convolution pays where "
-        "the rows divide well",
+        (rereads or tuning.imbalance(sum(schedule.rows)) > MOST_WASTE)
+        and "separable" not in tuning.always,
+        f"images of {size} for {tuning.threads} threads; separable convolution pays where the rows "
+        "divide well, and each thread has pixels enough for the filters",
     )
     return schedule
 

@@ -309,6 +309,9 @@ def test_it_is_taken_where_it_pays():
     assert plan_separable(*good, tuning).code == "separable llvm:avx512"
     assert plan_separable(*good, replace(tuning, width=8)).code == "separable llvm:avx2"
     assert "divide well" in reason(convolutions(1, 64, 128, (9, 9)), tuning)
+    large = convolutions(1, 512, 1024, (2, 2))
+    assert "pixels enough for the filters" in reason(large, tuning)
+    assert plan_separable(*large, replace(tuning, threads=1))  # nobody else reads them
     assert "a row or more for each thread" in reason(convolutions(1, 64, 128, (1, 7)), tuning)
     assert "up to 1024 channels" in reason(convolutions(1, 1040, 128, (28, 28)), tuning)
     assert "16 or more" in reason(convolutions(1, 64, 12, (28, 28)), tuning)
