@@ -217,7 +217,7 @@ def test_the_gradients_of_weights_and_bias_of_a_stride(windows, c, m, tuning, wi
 @WIDTH
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_threads_change_no_bits_whether_they_share_tiles_or_not(kernel, width):
-    shape, m = (1, 96, 19, 18), 64
+    shape, m = (1, 96, 7, 18), 64
     weights, (_, memory), found, shared = normal(m, 96, *kernel), images(shape), [], []
     for threads in (1, 2, 3, 4):
         of = tiling(shape, m, kernel, width, zeros_around(kernel), threads=threads)

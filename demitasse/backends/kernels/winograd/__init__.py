@@ -22,8 +22,8 @@ from demitasse.backends.step import decline_if
 WIDE = 128
 """Elements of a row from which on rows are kept from competing for cache lines."""
 
-MOST_UNEVEN = 1.1
-"""Greatest load imbalance (maximum over mean) of strips for which threads divide them."""
+SHARING_COST = 7.0
+"""Cost of an element that another thread transformed, in operations of the products."""
 
 MOST_DIVIDED = 1 << 24
 """Bytes of filters that are divided into parts, at most; transformed, they take about four times as
@@ -180,7 +180,8 @@ class WinogradSchedule(TunedKernel):
             return False
         products = self.positions * self.strips * self.grid[1] * self.channels * self.filters
         large = products > FEWEST_SHARED * self.groups
-        return large and self.tuning.imbalance(self.strips) > MOST_UNEVEN
+        cost = SHARING_COST * (1 / self.channels + 1 / self.filters)
+        return large and self.tuning.imbalance(self.strips) > 1 + cost
 
     # -- tiles ---------------------------------------------------------------------------------
 
