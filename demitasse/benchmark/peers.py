@@ -15,8 +15,9 @@ import numpy as np
 
 from demitasse.benchmark.case import Case, load_values, with_batch
 from demitasse.core.extras import missing_extra
-from demitasse.core.host import cores, host_memory
+from demitasse.core.host import host_memory
 from demitasse.core.text import bytes_text
+from demitasse.core.threads import wanted_threads
 from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.interop.onnx_export import export_onnx
 from demitasse.net import Net
@@ -103,7 +104,7 @@ class PeerCase:
                 path = Path(folder) / "net.onnx"
                 exported = export_onnx(net, None, path, batch="fixed")
             feed = {name: inputs[name].astype(np.float32) for name in exported.inputs}
-            self._infer = PEERS[case.device](path, feed, cores())
+            self._infer = PEERS[case.device](path, feed, wanted_threads())
             _check(self._infer(), expected, case.device)
 
     def once(self) -> float:

@@ -69,9 +69,13 @@ def test_peers_have_rows_and_the_net_a_ratio(project, run):
 def test_a_peer_with_other_results_is_not_timed(project, run, monkeypatch):
     pytest.importorskip("onnx")
 
+    given = []
+
     def load(path, inputs, threads):
+        given.append(threads)
         return lambda: {"prob": np.ones((3, 3), np.float32)}
 
+    monkeypatch.setattr(peers, "wanted_threads", lambda: 5)  # the setting
     monkeypatch.setitem(peers.PEERS, "onnxruntime", load)
     monkeypatch.setattr(peers, "find_spec", lambda name: name == "onnxruntime" or None)
     monkeypatch.setattr(peers.metadata, "version", lambda name: "1")
@@ -80,6 +84,7 @@ def test_a_peer_with_other_results_is_not_timed(project, run, monkeypatch):
 
     assert result.exit_code == 1
     assert "onnxruntime differs from the net" in result.stderr
+    assert given == [5]
     assert result.stdout.splitlines()[1].split()[-1] == "-"
 
 
