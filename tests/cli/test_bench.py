@@ -91,7 +91,7 @@ def test_a_peer_with_other_results_is_not_timed(project, run, monkeypatch):
 def test_a_peer_for_which_memory_may_not_suffice_is_not_loaded(project, run, monkeypatch):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(peers, "host_memory", lambda: HostMemory(1 << 30, 1 << 10, None))
+    monkeypatch.setattr(peers, "host_memory", lambda: HostMemory(1 << 30, 1 << 6, None))
 
     result = run(f"bench deploy.prototxt --devices numpy --batches 3 --peers {QUICK}")
 
