@@ -193,8 +193,9 @@ def frameworks(session: nox.Session) -> None:
     install(session, "test", "frameworks", extras="all,torch,onnx")
     pages = [f"tests/project/test_{page}_page.py" for page in ("export", "import")]
     pytest(session, "tests/testing/frameworks", "tests/interop/export", "tests/interop/onnx_import",
-           "tests/cli/test_bench.py", "tests/cli/test_state_dicts.py", "tests/cli/test_onnx_models.py",
-           "tests/inference/serving/test_public_client.py", *pages, "-n0", "-rs")  # fmt: skip
+           "tests/cli/test_state_dicts.py", "tests/cli/test_onnx_models.py",
+           "tests/cli/test_bench.py", "tests/inference/serving/test_public_client.py", *pages,
+           "-n0", "-rs")  # fmt: skip
 
 
 @nox.session(python=list(PYTHONS))

@@ -153,8 +153,7 @@ class RepeatStep(CpuStep[ops.Repeat]):
 
     def prepare(self) -> None:
         op = self.op
-        x = self.expected(self.at.bottom[0], op.bottom)
-        x = x if x.plain else layouts.innermost(op.bottom, 1)
+        x = like(self.expected(self.at.bottom[0], op.bottom), op.bottom)
         y = like(x, op.top)
         *lead, height, width = op.bottom
         blocks = (*lead, height, op.rows, width, op.columns)
