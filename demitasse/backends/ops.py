@@ -132,6 +132,15 @@ class Constant(Op):
     values: bytes
 
 
+class Embed(Op):
+    """Rows of a table (``rows``, ``columns``) by their indices, and a bias."""
+
+    count: int
+    rows: int
+    columns: int
+    bias: bool
+
+
 class InnerProduct(Op):
     """y = x W^T + b on rows of x.
 

@@ -139,6 +139,20 @@ def flat_list(values: Iterable[Any]) -> list[Any]:
     return given
 
 
+def check_range(name: str, low: float, high: float, stop: int, counted: str) -> None:
+    """Raise ShapeError unless all indices of a blob, ``low`` to ``high``, are in [0, ``stop``).
+
+    NaN is not. ``counted`` names the items that the indices count.
+    """
+    if not (low > -1 and high < stop):
+        wrong = low if low <= -1 else high
+        message = (
+            f"bottom {name!r} holds the index {wrong:g}, but there are {stop} {counted}, "
+            "counted from 0"
+        )
+        raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=name, got=float(wrong))
+
+
 def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Return a shape as a tuple of integers.
 

@@ -12,6 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from demitasse.blob import Blob
+from demitasse.core.axes import check_range
 from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.io.proto import ConcatParameter, SliceParameter
 from demitasse.memory import Head
@@ -129,14 +130,7 @@ def check_indices(blob: Blob, stop: int, counted: str, *, wait: bool = False) ->
     if not blob.count or (at_device and not wait):
         return
     host = blob.cpu_data()
-    low, high = host.min(), host.max()
-    if not (low > -1 and high < stop):  # also true of NaN
-        wrong = low if low <= -1 else high
-        message = (
-            f"bottom {blob.name!r} holds the index {wrong:g}, but there are {stop} {counted}, "
-            "counted from 0"
-        )
-        raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=blob.name, got=float(wrong))
+    check_range(blob.name, host.min(), host.max(), stop, counted)
 
 
 def check_predictions(

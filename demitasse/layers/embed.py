@@ -1,5 +1,6 @@
 """Embed: each index is replaced by its row of a table, y = W[x] (+ b)."""
 
+from demitasse.backends import ops
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import check_indices, positive
 from demitasse.layers.registry import register_layer
@@ -33,6 +34,7 @@ class Embed(Layer):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         top[0].reshape((*bottom[0].shape, self.m))
+        self.op = ops.Embed(self.dtype, bottom[0].count, self.k, self.m, self.has_bias)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp

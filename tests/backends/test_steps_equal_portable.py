@@ -382,6 +382,10 @@ ROWS = [
     Row("crop", ops.Crop, layers("Crop",
         "offset: 1", "axis: 1 offset: 1 offset: 0 offset: 2",
         shapes=[((2, 5, 4, 6), (2, 3, 2, 4)), ((2, 17, 4, 6), (2, 16, 2, 4))]), ("cpu",)),
+    Row("rows of a table", ops.Embed, layers("Embed",
+        *(f"num_output: {m} input_dim: 4 bias_term: {bias} weight_filler {{ type: 'gaussian' }}"
+          for m, bias in ((5, "true"), (16, "false"))),
+        shapes=[((3,),), ((2, 4),), ((2, 3, 1),)], values=("labels",)), ("cpu",)),
     Row("upsampling", ops.Repeat, layers("Upsample", "scale: 2", "scale: 3", "",
         shapes=[((2, 5, 4, 6),), ((1, 17, 3, 3),), ((3, 1, 5, 4),), ((2, 32, 1, 7),), ((4, 3),)]),
         ("cpu",)),

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 
+from demitasse import Net
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.testing import check_gradients, make_layer
 
 WORDS = np.array([[3, 0, 4], [3, 3, 1]])
@@ -109,3 +111,24 @@ def test_an_infinite_gradient_of_one_word_leaves_the_others_alone(backend):
 
     assert np.isinf(one.params[0].diff[0]).all()
     np.testing.assert_array_equal(one.params[0].diff[1:, 0], [1, 0, 3, 1])
+
+
+@pytest.mark.parametrize("wrong", [7, -1, np.nan])
+def test_an_index_outside_the_table_is_found_in_every_pass(wrong, backend):
+    """Later passes may repeat the calls of earlier ones."""
+    text = """
+        layer { name: "d" type: "Input" top: "x" input_param { shape { dim: 3 } } }
+        layer { name: "e" type: "Embed" bottom: "x" top: "y"
+                embed_param { num_output: 4 input_dim: 7 weight_filler { type: "gaussian" } } }
+        layer { name: "p" type: "Power" bottom: "y" top: "z" power_param { scale: 2 } }"""
+    net = Net(parse_text(text, NetParameter), "TEST", device=backend)
+    for index in range(7):
+        net.blobs["x"].data = np.full(3, index, np.float32)
+        want = 2 * (net.params["e"][0].data[index] + net.params["e"][1].data)
+        net.forward()
+        np.testing.assert_allclose(net.blobs["z"].data, np.broadcast_to(want, (3, 4)), rtol=1e-6)
+
+    net.blobs["x"].data = np.array([1, wrong, 2], np.float32)
+
+    with expect_error(ShapeError, ErrorCode.OUT_OF_RANGE, blob="x"):
+        net.forward()

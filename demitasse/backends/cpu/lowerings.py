@@ -32,6 +32,7 @@ LOWERINGS: Lowerings = {
     ops.Dropout: (_step("elementwise", "DropoutStep"),),
     ops.Eltwise: (_step("elementwise", "SumStep"), _step("elementwise", "CombinationStep")),
     ops.Constant: (_step("elementwise", "ConstantStep"),),
+    ops.Embed: (_step("copies", "EmbedStep"),),
     ops.InnerProduct: (_step("products", "InnerProductStep"), *NUMPY[ops.InnerProduct]),
     ops.Interpolation: (_step("pooling", "InterpolationStep"),),
     ops.LRN: (_step("lrn", "LRNStep"),),

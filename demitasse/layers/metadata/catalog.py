@@ -344,6 +344,7 @@ PRODUCTS: Mapping[str, LayerMetadata] = {
         macs_per_output=_eltwise,
     ),
     "Embed": _caffe(
+        op="Embed",
         params=product_params("embed_param"),
         backward_inputs=BOTTOMS,
         bottom_kinds={0: "indices"},

@@ -1,10 +1,12 @@
-"""Slice, Concat, Crop, Upsample, Split, Permute and ShuffleChannel."""
+"""Slice, Concat, Crop, Upsample, Embed, Split, Permute and ShuffleChannel."""
 
 import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
+
+import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
@@ -15,7 +17,9 @@ from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call
 from demitasse.backends.cpu.layout import Layout, c_order
 from demitasse.backends.cpu.step import CpuStep, O
 from demitasse.backends.cpu.steps.elementwise import IMAGES, summed
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Operand, Operands, decline_if, share
+from demitasse.core.axes import check_range
 
 
 def like(whole: Layout, shape: tuple[int, ...]) -> Layout:
@@ -162,6 +166,31 @@ class RepeatStep(CpuStep[ops.Repeat]):
         strides = (*outer_y, row_y * op.rows, row_y, pixel_y * op.columns, pixel_y)
         written = layouts.strided(blocks, strides)
         self.forward_calls = [copy_call(self.engine, *self.in_and_out(x, y), read, written)]
+
+
+class EmbedStep(CpuStep[ops.Embed]):
+    """numpy selects the rows."""
+
+    needs_bottom = True
+    portable_gradient = True
+
+    def prepare(self) -> None:
+        [top], blobs = self.at.top, (*self.at.bottom, *self.at.params)
+        read = [InputArg(blob, layouts.plain(blob.shape)) for blob in blobs]
+        written = OutputArg(top, layouts.plain(top.shape))
+        select = partial(call_recorder.call, self._select)
+        self.forward_calls = [KernelCall(self.engine, select, *read, written, code="numpy")]
+
+    def _select(self, indices: np.ndarray, table: np.ndarray, *others: np.ndarray) -> None:
+        op, [*bias, y] = self.op, others
+        asked = indices.reshape(-1)[: op.count]
+        name = self.at.bottom[0].name
+        check_range(name, asked.min(), asked.max(), op.rows, "rows in the table")
+        rows = table.reshape(-1)[: op.rows * op.columns].reshape(op.rows, op.columns)
+        found = y.reshape(-1)[: op.count * op.columns].reshape(op.count, op.columns)
+        np.take(rows, asked.astype(np.int64), axis=0, out=found, mode="clip")  # without a buffer
+        for one in bias:
+            found += one.reshape(-1)[: op.columns]
 
 
 class SplitStep(CpuStep[ops.Split]):
