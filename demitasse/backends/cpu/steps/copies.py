@@ -178,7 +178,7 @@ class EmbedStep(CpuStep[ops.Embed]):
         [top], blobs = self.at.top, (*self.at.bottom, *self.at.params)
         read = [InputArg(blob, layouts.plain(blob.shape)) for blob in blobs]
         written = OutputArg(top, layouts.plain(top.shape))
-        select = partial(call_recorder.call, self._select)
+        select = partial(call_recorder.call, self._select, uses_blas=False)
         self.forward_calls = [KernelCall(self.engine, select, *read, written, code="numpy")]
 
     def _select(self, indices: np.ndarray, table: np.ndarray, *others: np.ndarray) -> None:

@@ -28,8 +28,11 @@ class _OfThread(threading.local):
 _own = _OfThread()
 
 
-def call(function: Callable[..., object], *arguments: Any) -> None:
-    """Call a function. A recording calls it again; calls within this call are part of it."""
+def call(function: Callable[..., object], *arguments: Any, uses_blas: bool = True) -> None:
+    """Call a function. A recording calls it again; calls within this call are part of it.
+
+    Before a function that ``uses_blas``, a pass sets the threads of that library.
+    """
     recording, _own.recording = _own.recording, None
     try:
         function(*arguments)
@@ -37,6 +40,7 @@ def call(function: Callable[..., object], *arguments: Any) -> None:
         _own.recording = recording
     if recording is not None:
         recording.calls.append((function, arguments, None))
+        recording.compiled &= not uses_blas
 
 
 def run_kernel(kernel: int, argument: int, threads: int, keep_alive: object = None) -> None:
@@ -98,7 +102,7 @@ class CallRecording:
         calls: The calls.
         reused: Memories, by serial and version, whose contents the calls need unchanged.
         complete: True if nothing was computed without the calls.
-        compiled: True if a replay runs only kernels.
+        compiled: True if a replay runs only kernels, and functions that use no BLAS.
     """
 
     nbytes = 0
@@ -106,7 +110,7 @@ class CallRecording:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.reused: set[tuple[int, int]] = set()
-        self.complete, self.compiled = True, False
+        self.complete = self.compiled = True
         self._parts: list[Callable[[], object]] = []
 
     def prepare(self) -> None:
@@ -117,7 +121,6 @@ class CallRecording:
                 self._parts.append(_table([arguments for _, arguments, _ in calls]))
             else:
                 self._parts += [partial(function, *arguments) for function, arguments, _ in calls]
-        self.compiled = all(function is run for function, *_ in self.calls)
 
     def play(self) -> None:
         for part in self._parts:
