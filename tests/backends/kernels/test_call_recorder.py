@@ -60,6 +60,21 @@ def test_recorded_calls_are_replayed_in_their_order(fill):
     assert seen == [[2, 2, 2, 2, 1, 1, 1, 1]] * 2
 
 
+@pytest.mark.parametrize("uses_blas", [True, False])
+def test_calls_without_blas_leave_a_recording_compiled(fill, uses_blas):
+    buffer, seen = np.zeros(8, np.int64), []
+
+    def work():
+        fill(buffer, 1, 8)
+        call_recorder.call(seen.append, 5, uses_blas=uses_blas)
+
+    recording = record(work)
+    recording.play()
+
+    assert recording.compiled is not uses_blas
+    assert seen == [5, 5]
+
+
 def test_a_recording_of_kernels_alone_is_compiled(fill):
     buffer = np.zeros(2, np.int64)
 
