@@ -124,8 +124,9 @@ class AnnotatedAugmenter:
         emit_filter: EmitFilter,
     ) -> None:
         steps = Augmenter(param).steps
-        self._before: list[Step] = [step for step in steps if isinstance(step, (Distort, Expand))]
-        self._after = [step for step in steps if step not in self._before]
+        first = Distort, Expand
+        self._before: list[Step] = [step for step in steps if isinstance(step, first)]
+        self._after = [step for step in steps if not isinstance(step, first)]
         self._sample, self._emit_filter = Sample(samplers), emit_filter
         resized = [step for step in steps if isinstance(step, Resize) and step.to_one_size]
         if self._sample and not (resized or param.crop_size or param.crop_h):
