@@ -187,19 +187,19 @@ def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
     if not lines:
         message = "the list of images is empty; write lines 'path label'"
         raise DataError(message, str(source), code=ErrorCode.MISSING)
-    parts = [line.rpartition(" ") for line in lines]
+    parts = (line.rpartition(" ") for line in lines)
     if objects:
         return [Line(name, -1, file.strip()) for name, _, file in parts]
-    texts = [label for name, _, label in parts if name and not LABEL.match(label)]
+    found, texts = list[Line](), list[str]()
+    for name, space, label in parts:
+        number = LABEL.match(label)
+        if name and number is None:
+            texts.append(label)
+        found.append(Line(name if space else label, int(number[1]) if number else 0))
     if texts:
         message = "%s: got %d labels that are no numbers, such as %r; they are stored as 0"
         log.warning(message, source, len(texts), texts[0])
-    return [Line(name if space else label, _label(label)) for name, space, label in parts]
-
-
-def _label(text: str) -> int:
-    found = LABEL.match(text)
-    return int(found[1]) if found else 0
+    return found
 
 
 def _separator_fault(line: Line) -> str:
