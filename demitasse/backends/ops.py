@@ -133,12 +133,11 @@ class Constant(Op):
 
 
 class Embed(Op):
-    """Rows of a table (``rows``, ``columns``) by their indices, and a bias."""
+    """Rows of a table (``rows``, ``columns``) by their indices."""
 
     count: int
     rows: int
     columns: int
-    bias: bool
 
 
 class InnerProduct(Op):

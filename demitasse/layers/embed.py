@@ -34,7 +34,7 @@ class Embed(Layer):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         top[0].reshape((*bottom[0].shape, self.m))
-        self.op = ops.Embed(self.dtype, bottom[0].count, self.k, self.m, self.has_bias)
+        self.op = ops.Embed(self.dtype, bottom[0].count, self.k, self.m)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp
