@@ -165,7 +165,7 @@ class Runner:
 
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the outputs, with -1 for a number of rows that values decide."""
-        shapes, own = self.shapes(self.outputs), []
+        shapes, inputs, own = self.shapes(self.outputs), self.shapes(self.net.inputs), []
         for place in self.net.structure.bindings():
             with suppress(DemitasseError):  # a layer may take one number of rows alone
                 place.layer.run_reshape(place.bottom, place.top)
@@ -176,6 +176,7 @@ class Runner:
         longer = self.shapes(self.outputs)
         for blob, shape in own:
             blob.reshape(shape)
+        self.reshape(inputs)
         return {
             name: tuple(n if n == m else -1 for n, m in zip(shape, longer[name], strict=True))
             for name, shape in shapes.items()
@@ -252,9 +253,8 @@ class Model:
         declared = first.shapes(first.net.inputs)
         self.can_batch = free = _any_batch_size(first, declared)
         self.inputs = [_spec(first, one, shape, free=free) for one, shape in declared.items()]
-        shapes = first.output_shapes()
-        first.reshape(declared)
-        self.outputs = [_spec(first, one, shape, free=free) for one, shape in shapes.items()]
+        given = first.output_shapes()
+        self.outputs = [_spec(first, one, shape, free=free) for one, shape in given.items()]
         self._predictor = predictor = first.model.predictor
         if predictor is not None and predictor.card.task != "features":
             rows = -1 if free else declared[predictor.input][0]
