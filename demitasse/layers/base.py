@@ -153,9 +153,9 @@ class Layer(Arrays):
     rows_axis: ClassVar[int | None] = None
     """Axis of the tops whose size depends on values, as the number of detections does."""
 
-    is_alias: ClassVar[bool] = False
+    is_alias: bool = False
     """True if the passes compute nothing: tops share the bottoms' memory, or there are no bottoms
-    or no tops."""
+    or no tops. Not inherited by a class of a user that overrides a pass of a built-in type."""
 
     graph_capturable: ClassVar[bool] = False
     """True if a device may capture and replay the portable code: for given shapes, the passes run
@@ -185,6 +185,8 @@ class Layer(Arrays):
         types = [kind for kind in cls.__mro__ if _built_in(kind) and kind is not Layer]
         derived = any("forward" in vars(kind) for kind in types)
         cls.uses_op = not derived or (_built_in(cls.forward) and _built_in(cls.backward))
+        if not cls.uses_op and "is_alias" not in vars(cls):
+            cls.is_alias = False
         if {"state_dict", "load_state_dict"} <= set(vars(cls)) and "state" not in vars(cls):
             cls.state, cls.set_state = _module_state, _load_module_state  # type: ignore[method-assign]
 

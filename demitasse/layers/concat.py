@@ -29,9 +29,11 @@ class Concat(Layer):
         for blob in bottom:
             shape[self.axis] += self._size(blob, bottom[0].shape)
         top[0].reshape(shape)
+        self.is_alias = len(bottom) == 1 and self.uses_op
         if len(bottom) == 1:
             top[0].share_data(bottom[0])
             top[0].share_diff(bottom[0])
+            return
         self.op = ops.Concat(self.dtype, tuple(blob.shape for blob in bottom), self.axis)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

@@ -43,10 +43,12 @@ class Slice(Layer):
         for blob, (first, last) in zip(top, pairwise(self.ends), strict=True):
             shape[self.axis] = last - first
             blob.reshape(shape)
-        self.op = ops.Slice(self.dtype, bottom[0].shape, self.axis, tuple(self.ends))
+        self.is_alias = len(top) == 1 and self.uses_op
         if len(top) == 1:
             top[0].share_data(bottom[0])
             top[0].share_diff(bottom[0])
+            return
+        self.op = ops.Slice(self.dtype, bottom[0].shape, self.axis, tuple(self.ends))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         if len(top) == 1:

@@ -626,6 +626,28 @@ def test_overridden_passes_of_a_built_in_type_run(device):
     assert not np.any(stopped.params["ip1"][0].diff)
 
 
+@pytest.mark.parametrize("name", ["Flatten", "Concat", "Slice"])
+def test_overridden_passes_of_a_type_that_shares_memory_run(name):
+    class Counted(layer_class(name)):
+        def forward(self, bottom, top):
+            super().forward(bottom, top)
+            passes.append(self.name)
+
+    passes = []
+    counted = 'layer { name: "counted" type: "Counted" bottom: "h" top: "counted" }'
+    product = 'layer { name: "ip2" type: "InnerProduct" bottom: '
+    text = SMALL.replace(f'{product}"h"', f'{counted}{product}"counted"')
+    try:
+        register_layer("Counted")(Counted)
+        net = small(text=text, device="cpu")
+        for _ in range(8):
+            net.forward()
+    finally:
+        unregister("Counted")
+
+    assert passes == ["counted"] * 8
+
+
 def test_a_dropped_net_frees_its_memory():
     import weakref
 

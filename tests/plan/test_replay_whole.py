@@ -74,8 +74,8 @@ def settled(more="", phase="TEST"):
 def expected(net, x):
     """Return what another net of the same parameters computes, layer by layer."""
     other = made()
-    for name, blobs in net.params.items():
-        for mine, theirs in zip(other.params[name], blobs, strict=True):
+    for name, blobs in other.params.items():
+        for mine, theirs in zip(blobs, net.params[name], strict=True):
             mine.data = theirs.cpu_data()
     return look(other, x)
 
@@ -89,6 +89,27 @@ def test_layers_are_not_gone_through_any_more(planned):
 
     assert planned[0] == before
     np.testing.assert_array_equal(found, expected(net, x))
+
+
+ONE_OF_ONE = """
+layer { name: "joined" type: "Concat" bottom: "scores" top: "joined" }
+layer { name: "cut" type: "Slice" bottom: "joined" top: "cut" }
+layer { name: "last" type: "InnerProduct" bottom: "cut" top: "last" inner_product_param {
+  num_output: 2 weight_filler { type: "xavier" } } }
+"""
+
+
+@ALL_CALLS
+def test_layers_that_join_or_cut_one_blob_end_no_recording(planned):
+    net = settled(ONE_OF_ONE)
+    before, x = planned[0], images()
+
+    scores = look(net, x)
+
+    weight, bias = (blob.cpu_data() for blob in net.params["last"])
+    assert planned[0] == before
+    np.testing.assert_array_equal(scores, expected(net, x))
+    np.testing.assert_allclose(net.blobs["last"].data, scores @ weight.T + bias, rtol=1e-5)
 
 
 @ALL_CALLS

@@ -69,10 +69,6 @@ class _PartsStep(CpuStep[P]):
 class SliceStep(_PartsStep[ops.Slice]):
     """Channels last where the bottom is not in C order."""
 
-    def __init__(self, engine: Engine, op: ops.Slice, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        decline_if(len(at.top) == 1, "one top, which shares the bottom's memory")
-
     def prepare(self) -> None:
         op, axis, [bottom] = self.op, self.op.axis, self.at.bottom
         whole = self.expected(bottom, op.bottom)
@@ -94,7 +90,6 @@ class ConcatStep(_PartsStep[ops.Concat]):
 
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_if(len(at.bottom) == 1, "one bottom; the Step joins two or more")
         decline_if(() in op.bottoms, "0 axes; copies have 1 to 12")
 
     def prepare(self) -> None:

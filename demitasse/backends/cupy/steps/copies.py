@@ -23,7 +23,6 @@ class ConcatStep(GpuStep[ops.Concat]):
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        decline_if(len(op.bottoms) == 1, "one bottom, which the layer shares")
         widths = [math.prod(shape[op.axis :]) for shape in op.bottoms]
         outer = math.prod(op.bottoms[0][: op.axis])
         if self.last:
