@@ -453,7 +453,6 @@ def last(net: Net):
             [(2, 3)],
             "alpha -1; the gradient is known from the result for 0 and more",
         ),
-        ('"Concat"', [(2, 3)], "one bottom, which the layer shares"),
         (
             '"Accuracy" top: "all" top: "each"',
             [(2, 3), (2,)],
