@@ -104,14 +104,17 @@ def test_no_windows_are_copied_where_an_image_has_more_padding_than_a_window_is_
     expect_same(text, rtol=ROUNDING)
 
 
-def test_wide_windows_run_by_implicit_gemm():
-    text = net(conv(20, "kernel_h: 3 kernel_w: 17"), shape=(2, 1, 12, 40))
+@pytest.mark.parametrize("pad", [0, 8, 20])
+@pytest.mark.parametrize("most", [None, 256])
+def test_windows_that_would_need_too_much_code_run_by_implicit_gemm(pad, most, monkeypatch):
+    if most is not None:
+        monkeypatch.setattr(few_inputs, "MOST_UNROLLED", most)
+    text = net(conv(20, f"kernel_h: 3 kernel_w: 37 pad_w: {pad}"), shape=(2, 1, 12, 60))
 
-    planned = build(text, "TEST")
-    planned.forward()
+    planned = expect_same(text, ["c"], rtol=ROUNDING)
 
-    assert "DirectConvolution" not in kernels(planned)
-    assert planned.plan.entries[1].step.code.startswith("igemm llvm")
+    code = planned.plan.entries[1].step.code
+    assert code.startswith("direct llvm" if most is None else "igemm llvm")
 
 
 @pytest.mark.parametrize("m", [1, 3])

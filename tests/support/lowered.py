@@ -34,7 +34,7 @@ def tuned(**changes):
 
 def our_kernels(width):
     """Run each convolution that has a kernel of its own in that kernel, whatever it costs."""
-    return tuned(width=width, always=frozenset(("winograd", "few_inputs")))
+    return tuned(width=width, always=frozenset(("winograd",)))
 
 
 def build(text, phase="TRAIN", device="cpu", **options):

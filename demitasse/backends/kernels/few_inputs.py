@@ -89,11 +89,8 @@ class DirectSchedule(WindowSchedule):
         return order
 
 
-FEWEST = 3e5
-"""Operations below which starting a kernel takes longer than it saves."""
-
-WIDEST = 16
-"""Greatest number of taps of a window's row; kernels are unrolled over taps."""
+MOST_UNROLLED = 1 << 13
+"""Products of a kernel's code at most; LLVM compiles some 10,000 of them in a second."""
 
 MOST_SCHEDULED = 208
 """Products of a window's row that LLVM schedules together; its order of more is half as fast."""
@@ -105,21 +102,20 @@ def plan_direct(
     """Return the schedule of a convolution with few input channels; shapes are (N, C, H, W).
 
     Raises:
-        Declined: Channels or windows are unsupported, or the convolution is too small to gain.
+        Declined: Channels or windows are unsupported.
     """
     tuning.require("few_inputs")
     few = len(op.kernel) == 2 and op.group == 1 and x[1] < tuning.width <= y[1]
     decline_if(
-        not few or max(op.kernel) == 1 or op.kernel[1] > WIDEST,
+        not few or max(op.kernel) == 1,
         f"direct convolution takes images of fewer than {tuning.width} channels to as many "
-        f"or more, in one group, windows up to {WIDEST} wide",
+        "or more, in one group, and windows of several pixels",
     )
     schedule = DirectSchedule(op, x, y, tuning, depth)
-    work = 2 * math.prod(y) * schedule.taps
-    decline_if(
-        "few_inputs" not in tuning.always and work < FEWEST,
-        f"{work:.1e} operations; direct convolution pays from {FEWEST:.0e} on",
-    )
+    tile = schedule.tile
+    unrolled = len(schedule.tiles.cases) * tile.pixels * tile.taps * schedule.vectors
+    message = f"{op.kernel[1]} taps in a row are {unrolled} products; code has {MOST_UNROLLED}"
+    decline_if(unrolled > MOST_UNROLLED, message)
     return schedule
 
 
