@@ -76,6 +76,7 @@ class ConvCase:
         y: Shape of the output, (N, M, *positions).
         at: The blobs, and whether gradients are wanted.
         depth: Planes of the blobs' items, which are images then: blobs are (N, C, D, H, W).
+        turned: Whether rows of the images are columns of the blobs.
 
     Raises:
         Declined: No kernels can be compiled.
@@ -87,6 +88,7 @@ class ConvCase:
     y: ops.Shape
     at: Operands
     depth: Depth = FLAT
+    turned: bool = False
 
     def of_planes(self) -> ConvCase:
         """Return a convolution of three axes as one of images, which are planes, if it can be."""
@@ -102,15 +104,25 @@ class ConvCase:
         flat = {"bottom": x, "top": y, "axis": 1} | {name: getattr(op, name)[1:] for name in names}
         return replace(self, op=ops.Conv(**{**vars(op), **flat}), x=x, y=y, depth=depth)
 
-    @property
-    def x_in_order(self) -> layouts.Layout:
-        """The layout of the input in which its images are in C order."""
+    def of_rows(self) -> ConvCase:
+        """Return a convolution along one axis as one along the rows of images, if it is one."""
+        op, axes = self.op, len(self.op.kernel)
+        columns = axes == IMAGE_AXES - 2 and self.x[3] == self.y[3] == op.kernel[1] == 1
+        if not (axes == 1 or (columns and op.pad[1] == 0)):
+            return self
+        (x, y), neutral = ((*shape[:2], 1, shape[2]) for shape in (self.x, self.y)), (1, 1, 0, 1)
+        names = zip(("kernel", "stride", "pad", "dilation"), neutral, strict=True)
+        along = {name: (one, getattr(op, name)[0]) for name, one in names}
+        rows = ops.Conv(**{**vars(op), "bottom": x, "top": y, "axis": 1, **along})
+        return replace(self, op=rows, x=x, y=y, turned=columns)
+
+    def in_order(self, layout: layouts.Layout) -> layouts.Layout:
+        """Return the layout of the input in which its images are in C order, given any."""
         if self.depth.size == 1:
-            return layouts.plain(self.x)
-        planes, (n, c, *size) = self.depth.size, self.x
-        image, channel, *steps = layouts.c_order(self.x)
-        shape = n // planes, c, planes, *size
-        return layouts.strided(shape, (image * planes, channel, image, *steps))
+            return layouts.plain(layout.shape)
+        n, c, planes, *size = layout.shape
+        image, channel, *steps = layouts.c_order((n * planes, c, *size))
+        return layouts.strided(layout.shape, (image * planes, channel, image, *steps))
 
     def images(
         self, layout: layouts.Layout, width: int, *, padded: bool = False, bf16: bool = False
@@ -124,7 +136,8 @@ class ConvCase:
             Declined: It has none.
         """
         images = suitable_images(layout, width, padded=padded, bf16=bf16)
-        return images if self.depth.size == 1 else images.in_planes(layout.shape[2])
+        images = images if self.depth.size == 1 else images.in_planes(layout.shape[2])
+        return images.turned if self.turned else images
 
     @cached_property
     def tuning(self) -> Tuning:
@@ -255,7 +268,7 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
         return general, ("other pads after the axes than before",)
     with suppress(Declined):
         return [AmxKernels(case)], ()
-    case = case.of_planes()
+    case = case.of_planes().of_rows()
     if case.depth.size == 1 and case.at.backward:
         with suppress(Declined):
             general.insert(0, TransposedKernels(case))
@@ -491,10 +504,10 @@ class NarrowKernels(ConvKernels):
         if schedule.x[1] == self.case.x[1]:
             operands, x = self._as_written(operands, schedule.width)
         else:
-            filled = layouts.channels_last(self.case.x, NARROW)
+            filled = layouts.channels_last(source.layout.shape, NARROW)
             operands = replace(operands, source=source.in_layout(filled))
-            x = suitable_images(filled, NARROW, padded=True)
-        target = operands.target.in_layout(layouts.plain(schedule.y))
+            x = self.case.images(filled, NARROW, padded=True)
+        target = operands.target.in_layout(layouts.plain(operands.target.layout.shape))
         make = partial(NarrowConvolution, schedule, x, operands.then)
         return self._call(make, replace(operands, target=target))
 
@@ -555,7 +568,7 @@ class DirectKernels(ConvKernels):
             same = [one for one in wished if one.shape == target.layout.shape]
             known[:0] = [layouts.stored(one, bf16=False) for one in same]
         layout, y = first_suitable(known, partial(self.case.images, width=self.schedule.width))
-        source = operands.source.in_layout(self.case.x_in_order)
+        source = operands.source.in_layout(self.case.in_order(operands.source.layout))
         operands = replace(operands, source=source, target=target.in_layout(layout))
         return self._call(partial(DirectConvolution, self.schedule, y, operands.then), operands)
 
@@ -563,7 +576,7 @@ class DirectKernels(ConvKernels):
         decline_if(self.case.depth.taps > 1, OTHER_PASSES)
         [y] = self._in_vectors(self.schedule.width, operands.dy)
         kernel = DirectGradient(self.schedule, y, bias=operands.bias is not None)
-        source = operands.source.in_layout(self.case.x_in_order)
+        source = operands.source.in_layout(self.case.in_order(operands.source.layout))
         return self._gradient(kernel, replace(operands, source=source))
 
 
@@ -586,15 +599,16 @@ class TransposedKernels(ConvKernels):
         self.schedule = plan_direct(flipped, case.y, case.x, case.tuning)
 
     def data(self, operands: ConvOperands) -> KernelCall:
-        images = suitable_images(operands.target.layout, self.schedule.width)
-        operands = replace(operands, source=operands.source.in_layout(layouts.plain(self.case.y)))
+        images = self.case.images(operands.target.layout, self.schedule.width)
+        source = operands.source.in_layout(layouts.plain(operands.source.layout.shape))
+        operands = replace(operands, source=source)
         make = partial(TransposedConvolution, self.schedule, images, operands.then)
         return self._call(make, operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
-        images = suitable_images(operands.source.layout, self.schedule.width)
+        images = self.case.images(operands.source.layout, self.schedule.width)
         kernel = TransposedGradient(self.schedule, images)
-        dy = operands.dy.in_layout(layouts.plain(self.case.y))
+        dy = operands.dy.in_layout(layouts.plain(operands.dy.layout.shape))
         return self._gradient(kernel, replace(operands, dy=dy))
 
 

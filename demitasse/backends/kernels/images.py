@@ -97,6 +97,13 @@ class Images:
             column_stride=column, plane_stride=self.plane_stride // 2, bf16=False,
         )  # fmt: skip
 
+    @property
+    def turned(self) -> Images:
+        """The images with their rows as columns."""
+        n, c, h, w = self.shape
+        row, column = self.column_stride, self.row_stride
+        return replace(self, shape=(n, c, w, h), row_stride=row, column_stride=column)
+
     def in_planes(self, count: int) -> Images:
         """Return images whose rows are those of so many images, one after the other."""
         n, c, rows, columns = self.shape
