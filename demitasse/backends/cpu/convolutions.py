@@ -56,12 +56,9 @@ from demitasse.backends.kernels.igemm_convolution import (
 )
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
-from demitasse.backends.kernels.tuning import FLAT, Depth, Tuning
+from demitasse.backends.kernels.tuning import FLAT, NARROW, Depth, Tuning
 from demitasse.backends.kernels.winograd import WinogradSchedule, plan_winograd
 from demitasse.backends.step import Declined, Operands, decline_if
-
-NARROW = 8
-"""Floats of the narrowest vectors that kernels are made for."""
 
 MOST_PHASES = 2048
 """Products of a convolution at most: one for each phase of the strides."""
@@ -149,11 +146,6 @@ class ConvCase:
         c, m = self.x[1] // group, self.y[1] // group
         pays = c >= tuning.width < m and group <= MOST_GROUPS
         return replace(tuning, bf16=tuning.bf16 and pays)
-
-    def tuning_for(self, channels: int) -> Tuning:
-        """Return the tuning with vectors no wider than so many channels, if there are such."""
-        narrow = NARROW <= channels < self.tuning.width
-        return replace(self.tuning, width=NARROW) if narrow else self.tuning
 
 
 @dataclass(frozen=True)
@@ -427,7 +419,7 @@ class UpsamplingKernels(ConvKernels):
         super().__init__(case)
         c, width = case.x[1], case.tuning.width
         whole = c if case.op.group == c else math.gcd(c, width)  # groups fill whole vectors
-        tuning = case.tuning_for(max(whole, NARROW))
+        tuning = case.tuning.for_channels(max(whole, NARROW))
         self.schedule = plan_depthwise(case.op, case.x, case.y, tuning, back=self.back)
 
     def data(self, operands: ConvOperands) -> KernelCall:
@@ -518,7 +510,7 @@ class WinogradKernels(ConvKernels):
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
         x, y, training = case.x, case.y, case.at.backward
-        tuning = case.tuning_for(min(x[1], y[1]))
+        tuning = case.tuning.for_channels(min(x[1], y[1]))
         self.schedule = plan_winograd(case.op, x, y, tuning, case.depth, training=training)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
@@ -558,7 +550,7 @@ class DirectKernels(ConvKernels):
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
-        tuning = case.tuning if case.at.backward else case.tuning_for(case.y[1])
+        tuning = case.tuning if case.at.backward else case.tuning.for_channels(case.y[1])
         self.schedule = plan_direct(case.op, case.x, case.y, tuning, case.depth)
 
     def forward(self, operands: ConvOperands) -> KernelCall:

@@ -13,6 +13,9 @@ from demitasse.backends.step import decline_if
 from demitasse.backends.storage import Stored
 from demitasse.core.config import settings
 
+NARROW = 8
+"""Floats of the narrowest vectors that kernels are made for."""
+
 LOWERINGS = {
     "amx": "convolution of tiles of bfloat16",
     "depthwise": "depthwise convolution",
@@ -77,6 +80,11 @@ class Tuning:
     def rounds(self) -> bool:
         """True if products are in bfloat16."""
         return self.bf16 or self.amx
+
+    def for_channels(self, channels: int) -> Tuning:
+        """Return the tuning with vectors no wider than so many channels, if there are such."""
+        narrow = NARROW <= channels < self.width
+        return replace(self, width=NARROW) if narrow else self
 
     def imbalance(self, count: int) -> float:
         """Return the load of the thread with most of ``count`` items, relative to the mean."""

@@ -17,6 +17,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.resize import Interpolation
 from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
+from demitasse.backends.kernels.tuning import NARROW
 from demitasse.backends.regions import Bins, bins, bins_between, widened
 from demitasse.backends.step import Operands, decline_gradients, decline_if
 
@@ -34,7 +35,7 @@ class PoolStep(CpuStep[ops.Pool]):
 
     def prepare(self) -> None:
         expected = self.expected(self.at.bottom[0], self.op.bottom)
-        shape, width = self.op.bottom, kernel_tuning(self.engine).width
+        shape, width = self.op.bottom, min(NARROW, kernel_tuning(self.engine).width)
         # few channels are filled up to a vector
         known = expected, layouts.innermost(shape, 1), layouts.channels_last(shape, width)
         ends, kernel = first_suitable(known, self._in)[1]
@@ -44,7 +45,7 @@ class PoolStep(CpuStep[ops.Pool]):
 
     def _in(self, layout: Layout) -> tuple[tuple[InputArg, OutputArg], Pooling]:
         """Return the arguments and the kernel, for a layout of the bottom."""
-        at, tuning = self.at, kernel_tuning(self.engine)
+        at, tuning = self.at, kernel_tuning(self.engine).for_channels(layout.padded[1])
         target = layouts.channels_last(self.op.top, layout.padded[1])
         ends = self.in_and_out(layout, target)
         if self.rounds:
