@@ -104,6 +104,30 @@ def test_no_windows_are_copied_where_an_image_has_more_padding_than_a_window_is_
     expect_same(text, rtol=ROUNDING)
 
 
+AFTER = {
+    "nothing": "",
+    "ReLU": 'type: "ReLU"',
+    "PReLU": 'type: "PReLU" prelu_param { filler { type: "uniform" min: -1 max: 1 } }',
+    "Clip": 'type: "Clip" clip_param { min: 0.5 max: 2 }',
+}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("m", [8, 9, 13, 15])
+@pytest.mark.parametrize("after", AFTER.values(), ids=AFTER)
+def test_filters_fill_part_of_a_vector(after, m, threads):
+    last = [f'layer {{ name: "r" {after} bottom: "c" top: "c" }}'] if after else []
+    pool = layer("p", "Pooling", "c", "p", "pooling_param { kernel_size: 2 stride: 2 }")
+    text = net(conv(m, "kernel_size: 3 pad: 1"), *last, pool, shape=(2, 3, 11, 13))
+
+    with settings.override(threads=threads):
+        planned = expect_same_outputs(text.replace("force_backward: true", ""), passes=2)
+
+    codes = [planned.plan.entries[i].step.code for i in (1, -1)]
+    assert codes[0].startswith("direct llvm")
+    assert codes[1].startswith("pool llvm")
+
+
 @pytest.mark.parametrize("pad", [0, 8, 20])
 @pytest.mark.parametrize("most", [None, 256])
 def test_windows_that_would_need_too_much_code_run_by_implicit_gemm(pad, most, monkeypatch):

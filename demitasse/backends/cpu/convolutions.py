@@ -550,8 +550,9 @@ class DirectKernels(ConvKernels):
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
-        tuning = case.tuning if case.at.backward else case.tuning.for_channels(case.y[1])
-        self.schedule = plan_direct(case.op, case.x, case.y, tuning, case.depth)
+        fewest = case.tuning.width if case.at.backward else min(NARROW, case.tuning.width)
+        ends = case.op, case.x, case.y
+        self.schedule = plan_direct(*ends, case.tuning, case.depth, fewest=fewest)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         target, known = operands.target, [operands.target.layout]
@@ -559,7 +560,7 @@ class DirectKernels(ConvKernels):
             wished: Any = self.case.at.layouts.preferred(target.memory)[-1:]
             same = [one for one in wished if one.shape == target.layout.shape]
             known[:0] = [layouts.stored(one, bf16=False) for one in same]
-        layout, y = first_suitable(known, partial(self.case.images, width=self.schedule.width))
+        layout, y = first_suitable(known, partial(self.case.images, width=self.schedule.channels))
         source = operands.source.in_layout(self.case.in_order(operands.source.layout))
         operands = replace(operands, source=source, target=target.in_layout(layout))
         return self._call(partial(DirectConvolution, self.schedule, y, operands.then), operands)

@@ -57,6 +57,11 @@ class DirectSchedule(WindowSchedule):
         return panel_vectors(self.y[1], self.width, padded=True)
 
     @property
+    def channels(self) -> int:
+        """Filters of a vector: all that there are where these do not fill one."""
+        return min(self.width, self.y[1])
+
+    @property
     def panel(self) -> int:
         """Filters of a panel."""
         return self.vectors * self.width
@@ -68,7 +73,7 @@ class DirectSchedule(WindowSchedule):
     @cached_property
     def firsts(self) -> np.ndarray:
         """The first filter of each vector of all panels, whose last vectors may be equal."""
-        firsts = first_channels(self.y[1], self.width)
+        firsts = first_channels(self.y[1], self.channels)
         firsts += firsts[-1:] * (-len(firsts) % self.vectors)
         return np.array(firsts, np.int64)
 
@@ -76,7 +81,8 @@ class DirectSchedule(WindowSchedule):
     def order(self) -> np.ndarray:
         """The filter of each element of a panel. Shape: (panels, filters of a panel)."""
         filters: np.ndarray = np.add.outer(self.firsts, np.arange(self.width))
-        return filters.reshape(-1, self.panel)
+        own: np.ndarray = np.minimum(filters, self.y[1] - 1)
+        return own.reshape(-1, self.panel)
 
     def weight_order(self, places: np.ndarray | None) -> np.ndarray:
         """Return the index of each weight of the panels, given those in C order, or None.
@@ -97,19 +103,22 @@ MOST_SCHEDULED = 208
 
 
 def plan_direct(
-    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, depth: Depth = FLAT
-) -> DirectSchedule:
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, depth: Depth = FLAT, *,
+    fewest: int = 0,
+) -> DirectSchedule:  # fmt: skip
     """Return the schedule of a convolution with few input channels; shapes are (N, C, H, W).
+
+    There are as many filters as a vector has floats, or at least ``fewest``.
 
     Raises:
         Declined: Channels or windows are unsupported.
     """
     tuning.require("few_inputs")
-    few = len(op.kernel) == 2 and op.group == 1 and x[1] < tuning.width <= y[1]
+    few = len(op.kernel) == 2 and op.group == 1 and x[1] < tuning.width
     decline_if(
-        not few or max(op.kernel) == 1,
-        f"direct convolution takes images of fewer than {tuning.width} channels to as many "
-        "or more, in one group, and windows of several pixels",
+        not few or max(op.kernel) == 1 or y[1] < (fewest or tuning.width),
+        f"direct convolution takes images of fewer than {tuning.width} channels to "
+        f"{fewest or tuning.width} or more, in one group, and windows of several pixels",
     )
     schedule = DirectSchedule(op, x, y, tuning, depth)
     tile = schedule.tile
@@ -150,15 +159,19 @@ class DirectFields(ConvolutionFields):
 
 
 @DirectFields.kernel("direct")
-def _kernel(k: Kernel, f: DirectFields, code: WindowCode, vectors: int) -> None:
+def _kernel(k: Kernel, f: DirectFields, code: WindowCode, vectors: int, channels: int) -> None:
+    """Write the kernel of vectors of some channels."""
+    some = k.lane_mask(channels) if channels < k.width else None
+
     def body(windows: Windows, output: Word) -> None:
         with each_panel(k, f.panels, vectors) as (place, firsts):
-            offsets = [k.load(f.offsets + at) for at in firsts]
+            offsets = [k.load(f.offsets + at, some) for at in firsts]
             sums = _window_sums(k, f, code, windows, f.filters + place, offsets)
             for j, at in enumerate(firsts):
                 then = code.rectifying(k, f.rectifier, at)
                 for pixel, total in enumerate(sums[j::vectors]):
-                    k.store(then(total), output + at + f.y.column_stride * (FLOAT * pixel))
+                    to = output + at + f.y.column_stride * (FLOAT * pixel)
+                    k.store(then(total), to, some)
 
     for_each_window_tile(k, f, code, body)
 
@@ -216,8 +229,9 @@ class DirectConvolution(OrderedFilters, WindowConvolution):
         self, schedule: DirectSchedule, y: Images, then: Rectifier = NOTHING, *,
         places: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        need_layout(y.fits(schedule.width), y)
-        (n, c, h, w), taps, rectifier = schedule.x, schedule.taps, then.numbers(schedule.y[1])
+        need_layout(y.fits(schedule.channels), y)
+        (n, c, h, w), taps = schedule.x, schedule.taps
+        rectifier = then.numbers(max(schedule.y[1], schedule.width))
         OrderedFilters.__init__(self, schedule.weight_order(places), schedule.tuning)
         images = replace(Images.in_order((n, c, h, w)), channel_stride=h * w)  # planes as channels
         values = DirectFields.values(
@@ -226,7 +240,8 @@ class DirectConvolution(OrderedFilters, WindowConvolution):
             rectifier=rectifier,
             panels=PanelFields.of(schedule, taps),
         )
-        kernel = _kernel(schedule.width, schedule.code_with(then), schedule.vectors)
+        code = schedule.code_with(then)
+        kernel = _kernel(schedule.width, code, schedule.vectors, schedule.channels)
         WindowConvolution.__init__(self, schedule, kernel, values, rectifier)
 
 

@@ -120,7 +120,7 @@ def filters_of(width):
 @STEPS
 @pytest.mark.parametrize("columns", [1, 2, 7, 31])
 def test_rows_of_any_number_of_columns(columns, dilation, stride, width):
-    for m in filters_of(width):
+    for m in (1, width // 2 + 1, width - 1, *filters_of(width)):
         of = of_columns(columns, m, width, dilation, stride)
         x, weights, offsets = normal(*of.x), normal(m, 2, *TAPS), normal(m, seed=1)
         out = np.zeros((of.y[2] * columns + 1, m), np.float32)
