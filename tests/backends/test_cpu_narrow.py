@@ -81,6 +81,23 @@ def expect_near(got, want, rtol=1e-2):
     assert np.abs(got - want).max() <= rtol * np.abs(want).max()
 
 
+@BF16
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
+@pytest.mark.parametrize("pads", ["pad_b: 1 pad_r: 1", "pad_t: 2 pad_l: 1", "pad_l: 1 pad_b: 5"])
+@pytest.mark.parametrize("window", ["kernel_size: 3", "kernel_size: 5 stride: 2 group: 2"])
+def test_pads_after_the_axes_differ_from_those_before(window, pads, kind):
+    half = NET[NET.index('layer { name: "half"') : NET.index('layer { name: "clip"')]
+    other = half.replace("kernel_size: 3 stride: 2 group: 2", f"{window} {pads}")
+    text = NET.replace(half, other.replace('"Convolution"', f'"{kind}"'))
+
+    narrow, single = (made(text=text, **options) for options in ({"dtype": "bfloat16"}, {}))
+    for net in (narrow, single):
+        net.forward()
+
+    expect_near(narrow.blobs["half"].data, single.blobs["half"].data, rtol=2e-2)
+
+
 def codes(net):
     return [layer.code for layer in report(net.plan)]
 

@@ -98,19 +98,23 @@ class ConvCase:
             return self
         x, y = (n * depth.size, c, *size[1:]), (n * depth.output, self.y[1], *self.y[3:])
         names = ("kernel", "stride", "pad", "dilation")
-        flat = {"bottom": x, "top": y, "axis": 1} | {name: getattr(op, name)[1:] for name in names}
+        flat: dict[str, Any] = {"bottom": x, "top": y, "axis": 1}
+        flat["after"] = op.after and op.after[1:]
+        flat |= {name: getattr(op, name)[1:] for name in names}
         return replace(self, op=ops.Conv(**{**vars(op), **flat}), x=x, y=y, depth=depth)
 
     def of_rows(self) -> ConvCase:
         """Return a convolution along one axis as one along the rows of images, if it is one."""
         op, axes = self.op, len(self.op.kernel)
         columns = axes == IMAGE_AXES - 2 and self.x[3] == self.y[3] == op.kernel[1] == 1
-        if not (axes == 1 or (columns and op.pad[1] == 0)):
+        after = op.after or op.pad
+        if not (axes == 1 or (columns and op.pad[1] == after[1] == 0)):
             return self
         (x, y), neutral = ((*shape[:2], 1, shape[2]) for shape in (self.x, self.y)), (1, 1, 0, 1)
         names = zip(("kernel", "stride", "pad", "dilation"), neutral, strict=True)
-        along = {name: (one, getattr(op, name)[0]) for name, one in names}
-        rows = ops.Conv(**{**vars(op), "bottom": x, "top": y, "axis": 1, **along})
+        along: dict[str, Any] = {name: (one, getattr(op, name)[0]) for name, one in names}
+        along |= {"bottom": x, "top": y, "axis": 1, "after": op.after and (0, after[0])}
+        rows = ops.Conv(**{**vars(op), **along})
         return replace(self, op=rows, x=x, y=y, turned=columns)
 
     def in_order(self, layout: layouts.Layout) -> layouts.Layout:
@@ -256,8 +260,6 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
         Declined: There are none, not even implicit GEMM.
     """
     general: list[ConvKernels] = [IgemmKernels(case)]
-    if case.op.after:
-        return general, ("other pads after the axes than before",)
     with suppress(Declined):
         return [AmxKernels(case)], ()
     case = case.of_planes().of_rows()
@@ -585,7 +587,8 @@ class TransposedKernels(ConvKernels):
         reach = tuple(d * (k - 1) for d, k in zip(op.dilation, op.kernel, strict=True))
         pad = tuple(r - p for r, p in zip(reach, op.pad, strict=True))
         message = "gradients that are convolutions over one group, of stride 1, with less padding"
-        decline_if(op.group > 1 or set(op.stride) != {1} or min(pad) < 0, message)
+        unlike = op.group > 1 or set(op.stride) != {1} or op.after is not None
+        decline_if(unlike or min(pad) < 0, message)
         case.tuning.require("transposed")
         turned = {"bottom": case.y, "top": case.x, "axis": 1, "pad": pad, "bias": False}
         flipped = ops.Conv(**{**vars(op), **turned})

@@ -325,7 +325,6 @@ def plan_amx(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> AmxSch
         Declined: It is unsupported.
     """
     decline_if(not tuning.amx, "no products of tiles")
-    decline_if(not op.kernel or op.after is not None, "other pads after the axes than before")
     fits = len(op.kernel) == AXES and op.group <= MOST_GROUPS
     decline_if(not fits, f"tiles are convolved over {AXES} axes, in up to {MOST_GROUPS} groups")
     schedule = AmxSchedule(op, x, y, tuning)

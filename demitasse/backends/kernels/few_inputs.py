@@ -308,7 +308,8 @@ class DirectGradient:
     ) -> None:
         need_layout(y.fits(schedule.width), y)
         op, (n, c, h, w), (_, _, *outputs) = schedule.op, schedule.x, schedule.y
-        rows, columns = (size + 2 * pad for size, pad in zip((h, w), op.pad, strict=True))
+        ends = zip((h, w), op.pad, op.after or op.pad, strict=True)
+        rows, columns = map(sum, ends)
         area, planes = rows * columns, c + bias
         self.schedule, self._images = schedule, aligned(n * planes * area)
         self._images.reshape(n, planes, area)[:, c:] = 1

@@ -118,7 +118,7 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         Declined: They are others, or it would not be faster.
     """
     tuning.require("separable")
-    each = depthwise.group == depthwise.bottom[1] == depthwise.top[1] and not depthwise.after
+    each = depthwise.group == depthwise.bottom[1] == depthwise.top[1]
     decline_if(
         not each or not pointwise.is_pointwise or len(pointwise.kernel) != 2,
         "a depthwise convolution runs as one with windows of one pixel in one group",
