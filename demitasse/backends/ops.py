@@ -307,6 +307,16 @@ class Scale(Op):
     bias: bool
 
 
+class Bias(Op):
+    """y = x + b, b broadcast over (outer, dim, inner)."""
+
+    joins = True
+
+    outer: int
+    dim: int
+    inner: int
+
+
 class Axpy(Op):
     """y = a x + b, with one a for each channel of each image.
 

@@ -126,6 +126,7 @@ class Bias(OperandLayer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         self.view = broadcast_dims(bottom[0], self.operand(bottom), self.axis)
         top[0].reshape_like(bottom[0])
+        self.op = ops.Bias(self.dtype, *self.view)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp

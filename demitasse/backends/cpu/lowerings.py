@@ -25,6 +25,7 @@ LOWERINGS: Lowerings = {
     ops.AffineBatchNorm: (_step("norm", "NormStep"),),
     ops.Axpy: (_step("channel_scale", "ChannelScaleStep"),),
     ops.BatchNorm: (_step("norm", "NormStep"), *NUMPY[ops.BatchNorm]),
+    ops.Bias: (_step("norm", "NormStep"),),
     ops.Concat: (_step("copies", "ConcatStep"),),
     ops.Conv: (ConvStep, *NUMPY[ops.Conv]),
     ops.Crop: (_step("copies", "CropStep"),),

@@ -335,7 +335,9 @@ def _eltwise(param: LayerParameter, phase: str) -> int:
 PRODUCTS: Mapping[str, LayerMetadata] = {
     "Axpy": LayerMetadata(op="Axpy", backward_inputs=BOTTOMS, macs_per_output=constant(1)),
     "Bias": _caffe(
-        params=(ParamMetadata("bias", "bias", "bias_param.filler", ONE_BOTTOM),), same_shape=True
+        op="Bias",
+        params=(ParamMetadata("bias", "bias", "bias_param.filler", ONE_BOTTOM),),
+        same_shape=True,
     ),
     "Eltwise": _caffe(
         op="Eltwise",

@@ -59,7 +59,7 @@ def rectifier_of(then: ops.Activation | None) -> Rectifier:
 
 
 PARTS = {
-    "links": "BatchNorm and Scale",
+    "links": "BatchNorm, Scale, Bias and linear Power",
     "other": "a sum",
     "then": "an activation",
     "slopes": "PReLU",
@@ -67,10 +67,10 @@ PARTS = {
 """Parts of an epilogue in their order, the last two instead of each other: what they are."""
 
 
-Norm = ops.BatchNorm | ops.Scale | ops.AffineBatchNorm
-"""An operation that is one link, or two."""
+Norm = ops.BatchNorm | ops.Scale | ops.Bias | ops.AffineBatchNorm
+"""An operation of channels that is one link, or two."""
 
-Link = tuple[ops.BatchNorm | ops.Scale, Operands]
+Link = tuple[ops.BatchNorm | ops.Scale | ops.Bias | ops.Activation, Operands]
 """An operation that multiplies channels with factors and adds offsets, and its blobs."""
 
 Chain = Sequence[tuple[ops.Op, Operands]]
@@ -135,7 +135,7 @@ def _part(op: ops.Op, at: Operands, target: Operand) -> tuple[str, Any]:
 
     The operation comes after one that writes ``target``.
     """
-    if isinstance(op, ops.Scale):
+    if isinstance(op, ops.Scale | ops.Bias):
         decline_if(len(at.bottom) > 1, "factors from a second bottom; kernels take learned ones")
         n_c, spatial = target.shape[:2], target.shape[2:]
         message = "factors over other axes; kernels take one for each channel"
@@ -145,7 +145,8 @@ def _part(op: ops.Op, at: Operands, target: Operand) -> tuple[str, Any]:
     if isinstance(op, ops.Eltwise) and (op.operation, op.coefficients) == ("SUM", ONES):
         return "other", at.bottom[at.bottom[0] is target]
     if isinstance(op, ops.Activation):
-        return "then", op
+        linear = op.function == "power" and op.parameters[0] == 1 and op.parameters[1] != 0
+        return ("links", [(op, at)]) if linear else ("then", op)
     if isinstance(op, ops.PReLU) and not op.shared:
         return "slopes", at.params[0]
     return "", None
@@ -189,6 +190,13 @@ def fold(links: Sequence[Link], params: Sequence[np.ndarray], offset: np.ndarray
             mean, variance = stored_statistics(*own)
             by = np.reciprocal(np.sqrt(variance + np.float32(op.eps)))
             offset[...] = (offset - mean) * by
+        elif isinstance(op, ops.Bias):
+            offset += own[0]
+            continue
+        elif isinstance(op, ops.Activation):
+            _, scale, shift = op.parameters
+            by = np.full_like(factor, scale)
+            offset[...] = offset * by + np.float32(shift)
         else:
             by = own[0]
             offset[...] = offset * by + (own[1] if op.bias else 0.0)

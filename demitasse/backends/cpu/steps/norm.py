@@ -36,7 +36,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.norm import MEANS, Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.planes import takes
-from demitasse.backends.step import Operands, decline_if
+from demitasse.backends.step import Operand, Operands, decline_if
 
 MATRIX = 2
 """Axes from which on there are channels."""
@@ -49,7 +49,7 @@ def _constant(layout: Layout, number: float) -> BufferArg:
     return BufferArg(layout, array)
 
 
-ORDERS = [ops.BatchNorm], [ops.Scale], [ops.BatchNorm, ops.Scale]
+ORDERS = [ops.BatchNorm], [ops.Scale], [ops.Bias], [ops.BatchNorm, ops.Scale]
 """Operations of one kernel."""
 
 
@@ -65,7 +65,7 @@ def _shares(op: ops.BatchNorm, averages: int) -> list[float]:
 
 
 class NormStep(CpuStep[Norm]):
-    """A BatchNorm, a Scale, or both, and a ReLU. Shape of the data: (N, C, *spatial).
+    """A BatchNorm, a Scale, both, or a Bias, and a ReLU. Shape of the data: (N, C, *spatial).
 
     In place or not. In place, the input is kept by giving the blob another buffer.
 
@@ -90,8 +90,13 @@ class NormStep(CpuStep[Norm]):
         message = "one value of each channel, whose gradient is 0; rounded products would be left"
         decline_if(alone and parts.uses_batch_stats, message)
         norms = [(one, own) for one, own in parts.links if isinstance(one, ops.BatchNorm)]
-        scales = [own for one, own in parts.links if isinstance(one, ops.Scale)]
-        self.norm, self.scale = norms[0] if norms else None, scales[0] if scales else None
+        self.norm = norms[0] if norms else None
+        self.learned: list[tuple[int, Operand, bool]] = []
+        for one, own in parts.links:
+            if isinstance(one, ops.Scale | ops.Bias):
+                first = int(isinstance(one, ops.Bias))  # no factors, but offsets
+                wanted = zip(own.params, own.param_propagate_down, strict=True)
+                self.learned = [(i, *pair) for i, pair in enumerate(wanted, first)]
         params = self.norm[1].params if self.norm is not None and parts.uses_batch_stats else ()
         self.averages = parameters(params, StateArg)
         self.in_place = at.top[0] is at.bottom[0]
@@ -102,9 +107,8 @@ class NormStep(CpuStep[Norm]):
         self.layout, self.kernel = first_suitable(layouts.candidates(expected), self._kernel)
         self.channels = layouts.plain((self.shape[1],))
         self.factors: list[Argument] = [_constant(self.channels, number) for number in (1.0, 0.0)]
-        if self.scale is not None:
-            given = [InputArg(blob, self.channels) for blob in self.scale.params]
-            self.factors[: len(given)] = given
+        for place, blob, _ in self.learned:
+            self.factors[place] = InputArg(blob, self.channels)
         self.kept_bytes = 3 * self.kernel.mean.nbytes
         source, self.target = self.in_and_out(self.layout, self.layout)
         if self.rounds and not self.parts.uses_batch_stats:  # factors, with what follows
@@ -176,11 +180,9 @@ class NormStep(CpuStep[Norm]):
         place of ``dy``, or in place that of ``dx``. That gradient is written if users can read it.
         """
         rows: list[Argument] = [ScratchArg(self.channels), ScratchArg(self.channels)]
-        if self.scale is not None:
-            wanted = zip(self.scale.params, self.scale.param_propagate_down, strict=True)
-            for place, (blob, asked) in enumerate(wanted):
-                if asked:
-                    rows[place] = GradArg(blob, self.channels)
+        for place, blob, asked in self.learned:
+            if asked:
+                rows[place] = GradArg(blob, self.channels)
         learns = any(isinstance(row, GradArg) for row in rows)
         gradients = self.gradients(self.layout, self.layout)
         arguments = self.input, *gradients, *self.factors, *rows
@@ -189,7 +191,7 @@ class NormStep(CpuStep[Norm]):
         self.behind: OutputArg | None = None
         if self.followers and not self.in_place:
             self.behind = OutputArg(self.at.top[0], self.layout, diff=True)
-            whole = isinstance(self.op, ops.AffineBatchNorm | ops.Scale)  # with own factors
+            whole = not isinstance(self.op, ops.BatchNorm)  # with factors or offsets of its own
             kernel = NormalizationGradient(
                 self.kernel, behind="factors" if whole else "norm", learns=learns
             )
