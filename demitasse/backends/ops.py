@@ -413,6 +413,14 @@ class Repeat(Op):
     columns: int
 
 
+class Tile(Op):
+    """Copies of blocks. Shape: (blocks, inner) -> (blocks, tiles, inner)."""
+
+    blocks: int
+    tiles: int
+    inner: int
+
+
 class Shuffle(Op):
     """Channel j of group i becomes channel i of group j. Shape: (N, C, ...) -> the same."""
 

@@ -2,6 +2,7 @@
 
 import math
 
+from demitasse.backends import ops
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import positive
 from demitasse.layers.registry import register_layer
@@ -31,6 +32,7 @@ class Tile(Layer):
         shape = bottom[0].shape
         top[0].reshape((*shape[:axis], shape[axis] * tiles, *shape[axis + 1 :]))
         self.copies = (math.prod(shape[:axis]), tiles, math.prod(shape[axis:]))
+        self.op = ops.Tile(self.dtype, *self.copies)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp

@@ -57,4 +57,5 @@ LOWERINGS: Lowerings = {
     ops.Softmax: (_step("softmax", "SoftmaxStep"),),
     ops.SoftmaxLoss: (_step("softmax", "SoftmaxLossStep"),),
     ops.Split: (_step("copies", "SplitStep"),),
+    ops.Tile: (_step("copies", "TileStep"),),
 }

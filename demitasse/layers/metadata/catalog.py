@@ -390,7 +390,7 @@ SHAPES: Mapping[str, LayerMetadata] = {
     "Slice": _caffe(op="Slice", shares=ONE_TOP),
     "Squeeze": LayerMetadata(shares=ALWAYS),
     "Split": _caffe(op="Split", same_shape=True, shares=ALWAYS),
-    "Tile": _caffe(),
+    "Tile": _caffe(op="Tile"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Slice, Concat, Crop, Upsample, Embed, Split, Permute and ShuffleChannel."""
+"""Slice, Concat, Crop, Upsample, Tile, Embed, Split, Permute and ShuffleChannel."""
 
 import math
 from collections.abc import Sequence
@@ -161,6 +161,21 @@ class RepeatStep(CpuStep[ops.Repeat]):
         strides = (*outer_y, row_y * op.rows, row_y, pixel_y * op.columns, pixel_y)
         written = layouts.strided(blocks, strides)
         self.forward_calls = [copy_call(self.engine, *self.in_and_out(x, y), read, written)]
+
+
+class TileStep(CpuStep[ops.Tile]):
+    """From C order to C order."""
+
+    needs_bottom = True
+    portable_gradient = True
+
+    def prepare(self) -> None:
+        op, ends = self.op, (*self.at.bottom, *self.at.top)
+        copies = op.blocks, op.tiles, op.inner
+        read = layouts.strided(copies, (op.inner, 0, 1))
+        x, y = (layouts.plain(blob.shape) for blob in ends)
+        places = read, layouts.plain(copies)
+        self.forward_calls = [copy_call(self.engine, *self.in_and_out(x, y), *places)]
 
 
 class EmbedStep(CpuStep[ops.Embed]):
