@@ -48,6 +48,7 @@ from demitasse.backends.kernels.few_inputs import (
     plan_direct,
 )
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
+from demitasse.backends.kernels.few_planes import FewPlanesConvolution, plan_few_planes
 from demitasse.backends.kernels.igemm import MOST_AXES, plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
     filter_gradient,
@@ -267,8 +268,9 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
         with suppress(Declined):
             general.insert(0, TransposedKernels(case))
     elif case.depth.size == 1:
-        with suppress(Declined):
-            return [NarrowKernels(case), *general], ()
+        for narrow in (PlanesKernels, NarrowKernels):
+            with suppress(Declined):
+                return [narrow(case), *general], ()
     kinds: Sequence[type[ConvKernels]] = (WinogradKernels, DirectKernels)
     if case.op.group == case.x[1] > 1:
         kinds = (DepthwiseKernels,)
@@ -504,6 +506,22 @@ class NarrowKernels(ConvKernels):
         target = operands.target.in_layout(layouts.plain(operands.target.layout.shape))
         make = partial(NarrowConvolution, schedule, x, operands.then)
         return self._call(make, replace(operands, target=target))
+
+
+class PlanesKernels(ConvKernels):
+    """Convolutions of few channels that fill no vectors to few, without gradients."""
+
+    def __init__(self, case: ConvCase) -> None:
+        super().__init__(case)
+        decline_if(case.x[1] % NARROW == 0, "channels that fill vectors")
+        self.schedule = plan_few_planes(case.op, case.x, case.y, case.tuning)
+
+    def forward(self, operands: ConvOperands) -> KernelCall:
+        source, target = operands.source, operands.target
+        source = source.in_layout(layouts.plain(source.layout.shape))
+        target = target.in_layout(layouts.plain(target.layout.shape))
+        make = partial(FewPlanesConvolution, self.schedule, operands.then)
+        return self._call(make, replace(operands, source=source, target=target))
 
 
 class WinogradKernels(ConvKernels):

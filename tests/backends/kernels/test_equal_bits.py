@@ -32,6 +32,7 @@ from demitasse.backends.kernels.depthwise import (
 from demitasse.backends.kernels.epilogue import RELU
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
+from demitasse.backends.kernels.few_planes import FewPlanesConvolution, FewPlanesSchedule
 from demitasse.backends.kernels.few_rows import FewRows
 from demitasse.backends.kernels.fused_optimizer import FusedOptimizer
 from demitasse.backends.kernels.igemm import plan_igemm
@@ -120,6 +121,15 @@ def few_inputs(width):
     convolve.update(numbers(M * of.taps, seed=1))
     y = aligned(math.prod(of.y))
     convolve(numbers(2, 3, *SIZE), y, numbers(M, seed=2))
+    return y
+
+
+def few_planes(width):
+    of = banding((2, 3, *SIZE), 3, width)
+    convolve = FewPlanesConvolution(FewPlanesSchedule(of.op, of.x, of.y, of.tuning), RELU)
+    convolve.update(numbers(3 * of.taps, seed=1))
+    y = aligned(math.prod(of.y))
+    convolve(numbers(2, 3, *SIZE), y, numbers(3, seed=2))
     return y
 
 
@@ -378,6 +388,7 @@ KERNELS = {
     "Winograd's filtering, 1x7": winograd((1, 7)),
     "Winograd's filtering, gradient of the filters": winograd_gradient,
     "few input channels": few_inputs,
+    "few planes": few_planes,
     "few input channels, gradient of the filters": few_inputs_gradient,
     "few output channels": windowed(
         plan_few_outputs, lambda plan, op: NarrowConvolution(plan, last(op.bottom), RELU), c=C, m=2
