@@ -84,6 +84,19 @@ def test_a_sum_follows_them():
     assert one.fused[-2:] == ("sum", "relu")
 
 
+@pytest.mark.parametrize("kinds", CHAINS, ids=", ".join)
+@pytest.mark.parametrize("window", ["kernel_size: 3 pad: 1", "kernel_size: 1"])
+def test_they_are_folded_into_a_convolution_of_few_planes(window, kinds):
+    layers, _ = chained(kinds, in_place=True)
+    text = net(conv(3, window), *layers, shape=(2, 5, 12, 21))
+
+    fast = expect_outputs(text.replace("force_backward: true", ""))
+
+    [one] = [one for one in report(fast.plan) if one.name == "c"]
+    assert one.code.startswith("planes llvm")
+    assert len(one.fused) == len(kinds)
+
+
 @pytest.mark.parametrize("scale", [0, 2])
 @pytest.mark.parametrize("power", [0, 2])
 def test_other_powers_run_by_themselves(power, scale):

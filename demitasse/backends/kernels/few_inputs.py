@@ -22,10 +22,10 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
 from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, choose, chunk
 from demitasse.backends.kernels.products import ROWS, multiply, panel_vectors, tile_rows
-from demitasse.backends.kernels.strided_copy import StridedCopy
 from demitasse.backends.kernels.tuning import FLAT, Depth, Tuning
 from demitasse.backends.kernels.windows import (
     ConvolutionFields,
+    PaddedImages,
     WindowCode,
     WindowConvolution,
     Windows,
@@ -307,27 +307,21 @@ class DirectGradient:
         self, schedule: DirectSchedule, y: Images, *, bias: bool, places: np.ndarray | None = None
     ) -> None:
         need_layout(y.fits(schedule.width), y)
-        op, (n, c, h, w), (_, _, *outputs) = schedule.op, schedule.x, schedule.y
-        ends = zip((h, w), op.pad, op.after or op.pad, strict=True)
-        rows, columns = map(sum, ends)
-        area, planes = rows * columns, c + bias
-        self.schedule, self._images = schedule, aligned(n * planes * area)
-        self._images.reshape(n, planes, area)[:, c:] = 1
-        self._inside = self._images[op.pad[0] * columns + op.pad[1] :]
-        loops = (n, c * h * w, planes * area), (c, h * w, area), (h, w, columns), (w, 1, 1)
-        self._copy = StridedCopy(loops, schedule.tuning)
-        shape = n, planes, outputs[0], outputs[1]
+        op, (n, c, *_), (_, _, *outputs) = schedule.op, schedule.x, schedule.y
+        self.schedule = schedule
+        self._padded = PaddedImages(op, schedule.x, schedule.tuning, more=int(bias))
+        _, planes, rows, columns = self._padded.planes.shape
+        self._padded.planes[:, c:] = 1
+        shape, area = (n, planes, outputs[0], outputs[1]), rows * columns
         windows = Images(shape, planes * area, op.stride[0] * columns, op.stride[1], area)
-        channel, i, j = np.ogrid[:c, : op.kernel[0], : op.kernel[1]]
-        taps = channel * area + i * (op.dilation[0] * columns) + j * op.dilation[1]
-        taps = np.append(taps, c * area)[: schedule.taps + bias]
+        taps = np.append(self._padded.taps, c * area)[: schedule.taps + bias]
         at_once = tile_rows(len(taps), schedule.most)
         taps = np.resize(taps, math.ceil(len(taps) / at_once) * at_once)
         bands = math.ceil(math.prod(outputs) / BAND)
         chunks, panels = min(schedule.tuning.threads, n * bands), len(schedule.order)
         self.sums = aligned(chunks * panels * len(taps) * schedule.panel)
         self.sums = self.sums.reshape(chunks, panels, len(taps), schedule.panel)
-        self.nbytes = self.sums.nbytes + self._images.nbytes
+        self.nbytes = self.sums.nbytes + self._padded.planes.nbytes
         kernel = _gradient_kernel(schedule.width, at_once, schedule.vectors)
         values = GradientFields.values(
             x=ImageFields.of(windows),
@@ -352,8 +346,8 @@ class DirectGradient:
         self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
     ) -> None:
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
-        self._copy(source, self._inside)
-        self._sum(self._images, dy)
+        self._padded(source)
+        self._sum(self._padded.planes, dy)
         self._add_weights(self.sums, weight)
         if bias is not None:
             self._add_bias(self.sums, bias)

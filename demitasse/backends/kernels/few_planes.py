@@ -15,8 +15,8 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Struct
 from demitasse.backends.kernels.language.values import FLOAT, INT, Word, minimum
 from demitasse.backends.kernels.products import multiply
-from demitasse.backends.kernels.strided_copy import StridedCopy
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
+from demitasse.backends.kernels.windows import PaddedImages
 from demitasse.backends.step import decline_if
 
 MOST_CHANNELS, MOST_FILTERS = 15, 7
@@ -40,13 +40,6 @@ class FewPlanesSchedule(ConvSchedule):
         """Vectors of a row of outputs at a time."""
         most = min(MOST_VECTORS, SUMS[self.width] // self.y[1], self.y[3] // self.width)
         return max(1, most)
-
-    @cached_property
-    def padded(self) -> tuple[int, int]:
-        """Rows and columns of an image with zeros around it."""
-        op = self.op
-        first, second = map(sum, zip(self.x[2:], op.pad, op.after or op.pad, strict=True))
-        return first, second
 
 
 def plan_few_planes(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> FewPlanesSchedule:
@@ -114,28 +107,22 @@ class FewPlanesConvolution:
 
     Attributes:
         filters: The filters side by side. Shape: (taps, M).
-        recorded: Methods that record what they run, as a call of the kernel does.
         nbytes: Bytes of the filters, and of images with zeros around them.
     """
 
     def __init__(self, schedule: FewPlanesSchedule, then: Rectifier = NOTHING) -> None:
-        op, (n, c, h, w), (_, planes, *size) = schedule.op, schedule.x, schedule.y
-        rows, columns = schedule.padded
-        self._copy, area = None, rows * columns
-        if (rows, columns) != (h, w):
-            self._images = aligned(n * c * area)
-            self._inside = self._images[op.pad[0] * columns + op.pad[1] :]
-            loops = (n, c * h * w, c * area), (c, h * w, area), (h, w, columns), (w, 1, 1)
-            self._copy = StridedCopy(loops, schedule.tuning)
-        channel, i, j = np.ogrid[:c, : op.kernel[0], : op.kernel[1]]
-        taps = channel * area + i * (op.dilation[0] * columns) + j * op.dilation[1]
+        op, n, (_, planes, *size) = schedule.op, schedule.x[0], schedule.y
+        self._padded = PaddedImages(op, schedule.x, schedule.tuning)
+        self._pads = any((*op.pad, *(op.after or ())))
+        _, c, rows, columns = self._padded.planes.shape
+        taps = self._padded.taps
         self.filters = aligned(taps.size * planes).reshape(taps.size, planes)
-        self.nbytes = self.filters.nbytes + (0 if self._copy is None else self._images.nbytes)
+        self.nbytes = self.filters.nbytes + self._pads * self._padded.planes.nbytes
         self._offsets, self._rectifier = aligned(planes), then.numbers(planes)
         vectors, area_y = schedule.vectors, size[0] * size[1]
         kernel = _kernel(schedule.width, planes, vectors, limited=then.limited, relu=then.relu)
         values = PlaneFields.values(
-            x=ImageFields.of(Images((n, 1, rows, columns), c * area, columns, 1)),
+            x=ImageFields.of(Images((n, 1, rows, columns), c * rows * columns, columns, 1)),
             y=OutputFields.of(Images((n, 1, size[0], size[1]), planes * area_y, size[1], 1)),
             step_down=op.stride[0],
             tiles=-(-size[1] // (vectors * schedule.width)),
@@ -158,7 +145,7 @@ class FewPlanesConvolution:
 
     def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
         """Convolve, with one offset for each channel, None for zeros."""
-        if self._copy is not None:
-            self._copy(source, self._inside)
-            source = self._images
+        if self._pads:
+            self._padded(source)
+            source = self._padded.planes
         self._run(source, target, self._offsets if offsets is None else offsets)

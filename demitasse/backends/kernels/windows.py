@@ -27,7 +27,8 @@ from demitasse.backends.kernels.language.values import (
     minimum,
 )
 from demitasse.backends.kernels.products import tile_rows
-from demitasse.backends.kernels.tuning import FLAT, ConvSchedule, Depth
+from demitasse.backends.kernels.strided_copy import StridedCopy
+from demitasse.backends.kernels.tuning import FLAT, ConvSchedule, Depth, Tuning
 from demitasse.backends.step import decline_if
 
 MOST_SEEN = 320
@@ -143,6 +144,31 @@ def window_values(
         "tiles": TileFields.of(tiles),
         "depth": DepthFields.of(depth),
     }
+
+
+class PaddedImages:
+    """A copy of images in C order with zeros around them.
+
+    Attributes:
+        planes: The copy, and ``more`` planes of each image. Shape: (N, C + more, rows, columns).
+        taps: Elements from a window's first to each. Shape: (C, *kernel).
+    """
+
+    def __init__(self, op: ops.Conv, x: ops.Shape, tuning: Tuning, more: int = 0) -> None:
+        (n, c, h, w), pad = x, op.pad
+        rows, columns = map(sum, zip((h, w), pad, op.after or pad, strict=True))
+        area, image = rows * columns, (c + more) * rows * columns
+        self.planes = aligned(n * image).reshape(n, c + more, rows, columns)
+        self._inside = self.planes.reshape(-1)[pad[0] * columns + pad[1] :]
+        loops = (n, c * h * w, image), (c, h * w, area), (h, w, columns), (w, 1, 1)
+        self._copy = StridedCopy(loops, tuning)
+        channel, i, j = np.ogrid[:c, : op.kernel[0], : op.kernel[1]]
+        down, right = op.dilation
+        self.taps: np.ndarray = channel * area + i * (down * columns) + j * right
+
+    def __call__(self, source: np.ndarray) -> None:
+        """Copy images."""
+        self._copy(source, self._inside)
 
 
 class ConvolutionFields(WindowFields):
