@@ -1,8 +1,7 @@
 """Bias layers and linear powers, alone and behind convolutions."""
 
-import numpy as np
 import pytest
-from lowered import NEEDS_KERNELS, build, conv, expect_same, layer, net
+from lowered import NEEDS_KERNELS, conv, expect_same, expect_same_outputs, layer, net, report_of
 
 from demitasse.plan.report import report
 
@@ -45,19 +44,8 @@ def chained(kinds, *, in_place, bottom="c"):
 
 def expect_outputs(text):
     """Expect what a net without Steps computes, in passes with other parameters, too."""
-    fast, portable = build(text, "TEST", keep_blobs="outputs"), build(text, "TEST", optimize=False)
-    for number in range(5):
-        x = np.random.default_rng(number).normal(size=fast.blobs["x"].shape)
-        for each in (fast, portable):
-            each.blobs["x"].data = x
-            if number == 3:
-                for blob in each.learnable_params:
-                    blob.data *= 1.5
-            each.forward()
-        for name in fast.outputs:
-            got, want = fast.blobs[name].data, portable.blobs[name].data
-            np.testing.assert_allclose(got, want, rtol=0, atol=2e-5 * np.abs(want).max())
-    return fast
+    text = text.replace("force_backward: true", "")
+    return expect_same_outputs(text, rtol=2e-5, passes=5, scaled_in=3)
 
 
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "apart"])
@@ -67,9 +55,9 @@ def test_they_are_folded_into_a_convolution(channels, window, kinds, in_place):
     layers, _ = chained(kinds, in_place=in_place)
     text = net(conv(16, window), *layers, shape=(2, channels, 12, 12))
 
-    fast = expect_outputs(text.replace("force_backward: true", ""))
+    fast = expect_outputs(text)
 
-    [one] = [one for one in report(fast.plan) if one.name == "c"]
+    one = report_of(fast)
     assert len(one.fused) == len(kinds)
 
 
@@ -78,9 +66,9 @@ def test_a_sum_follows_them():
     sums = layer("sum", "Eltwise", f"{top} x", "sum"), layer("relu", "ReLU", "sum", "sum")
     text = net(conv(16, "kernel_size: 1"), *layers, *sums, shape=(2, 16, 6, 6))
 
-    fast = expect_outputs(text.replace("force_backward: true", ""))
+    fast = expect_outputs(text)
 
-    [one] = [one for one in report(fast.plan) if one.name == "c"]
+    one = report_of(fast)
     assert one.fused[-2:] == ("sum", "relu")
 
 
@@ -90,9 +78,9 @@ def test_they_are_folded_into_a_convolution_of_few_planes(window, kinds):
     layers, _ = chained(kinds, in_place=True)
     text = net(conv(3, window), *layers, shape=(2, 5, 12, 21))
 
-    fast = expect_outputs(text.replace("force_backward: true", ""))
+    fast = expect_outputs(text)
 
-    [one] = [one for one in report(fast.plan) if one.name == "c"]
+    one = report_of(fast)
     assert one.code.startswith("planes llvm")
     assert len(one.fused) == len(kinds)
 
@@ -102,11 +90,11 @@ def test_they_are_folded_into_a_convolution_of_few_planes(window, kinds):
 def test_other_powers_run_by_themselves(power, scale):
     fields = f"power_param {{ power: {power} scale: {scale} shift: 0.5 }}"
     one = layer("p", "Power", "c", "p", fields)
-    text = net(conv(16), one, shape=(2, 3, 6, 6)).replace("force_backward: true", "")
+    text = net(conv(16), one, shape=(2, 3, 6, 6))
 
     fast = expect_outputs(text)
 
-    assert not any("power" in one.code for one in report(fast.plan) if one.name == "c")
+    assert "power" not in report_of(fast).code
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -11,6 +11,7 @@ from lowered import (
     build,
     conv,
     expect_same,
+    expect_same_outputs,
     kernels,
     layer,
     net,
@@ -34,22 +35,6 @@ def always(request):
     """Take our kernels for small images, too."""
     with our_kernels(request.param):
         yield
-
-
-def expect_same_outputs(text, *, rtol=ROUNDING, passes=1):
-    """Expect what a net that keeps its outputs alone computes without a plan."""
-    fast = build(text, "TEST", keep_blobs="outputs")
-    plain = build(text, "TEST", optimize=False)
-    for number in range(passes):
-        image = np.random.default_rng(number).normal(size=fast.blobs["x"].shape)
-        for each in (fast, plain):
-            each.blobs["x"].data[...] = image
-            each.forward()
-        for name in fast.outputs:
-            want = plain.blobs[name].data
-            difference = np.abs(fast.blobs[name].data - want).max()
-            assert difference <= rtol * np.abs(want).max(), name
-    return fast
 
 
 @given(
@@ -121,7 +106,9 @@ def test_filters_fill_part_of_a_vector(after, m, threads):
     text = net(conv(m, "kernel_size: 3 pad: 1"), *last, pool, shape=(2, 3, 11, 13))
 
     with settings.override(threads=threads):
-        planned = expect_same_outputs(text.replace("force_backward: true", ""), passes=2)
+        planned = expect_same_outputs(
+            text.replace("force_backward: true", ""), passes=2, rtol=ROUNDING
+        )
 
     codes = [planned.plan.entries[i].step.code for i in (1, -1)]
     assert codes[0].startswith("direct llvm")

@@ -1,9 +1,7 @@
 """Convolutions over three axes as those of images, which are planes."""
 
 import pytest
-from lowered import NEEDS_KERNELS, WIDTHS, expect_same, layer, net, our_kernels
-
-from demitasse.plan.report import report
+from lowered import NEEDS_KERNELS, WIDTHS, expect_same, layer, net, our_kernels, report_of
 
 pytestmark = NEEDS_KERNELS
 
@@ -59,8 +57,7 @@ def test_they_are_those_of_portable_code(channels, fields, code, phase, width):
     with our_kernels(width):
         planned = expect_same(text, ["c"], phase=phase, rtol=1e-4)
 
-    [found] = [one for one in report(planned.plan) if one.name == "c"]
-    assert found.code.startswith(code)
+    assert report_of(planned).code.startswith(code)
 
 
 def test_a_single_frame_is_one_of_three_axes():

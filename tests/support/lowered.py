@@ -11,6 +11,7 @@ from demitasse.backends.cpu import slow_reason
 from demitasse.backends.cpu.engine import engine
 from demitasse.backends.cpu.kernel_calls import PackedKernel
 from demitasse.io.proto import NetParameter, parse_text
+from demitasse.plan.report import report
 
 SEED = 5
 
@@ -95,6 +96,34 @@ def expect_same(text, optimize=(), phase="TRAIN", rtol=2e-5):
     for name in optimize:
         assert "cpu" in type(steps[name]).__module__, f"{name} is not lowered"
     return planned
+
+
+def expect_same_outputs(text, *, rtol, passes=1, scaled_in=None):
+    """Expect what a net that keeps its outputs alone computes without a plan.
+
+    Parameters are multiplied by 1.5 before the pass ``scaled_in``; None for no pass.
+    """
+    fast = build(text, "TEST", keep_blobs="outputs")
+    plain = build(text, "TEST", optimize=False)
+    for number in range(passes):
+        image = np.random.default_rng(number).normal(size=fast.blobs["x"].shape)
+        for each in (fast, plain):
+            each.blobs["x"].data[...] = image
+            if number == scaled_in:
+                for blob in each.learnable_params:
+                    blob.data *= 1.5
+            each.forward()
+        for name in fast.outputs:
+            want = plain.blobs[name].data
+            difference = np.abs(fast.blobs[name].data - want).max()
+            assert difference <= rtol * np.abs(want).max(), name
+    return fast
+
+
+def report_of(planned, name="c"):
+    """The report of a layer."""
+    [found] = [one for one in report(planned.plan) if one.name == name]
+    return found
 
 
 def net(*layers, shape=(2, 3, 7, 6), label=None):
