@@ -99,9 +99,8 @@ class ConvCase:
             return self
         x, y = (n * depth.size, c, *size[1:]), (n * depth.output, self.y[1], *self.y[3:])
         names = ("kernel", "stride", "pad", "dilation")
-        flat: dict[str, Any] = {"bottom": x, "top": y, "axis": 1}
-        flat["after"] = op.after and op.after[1:]
-        flat |= {name: getattr(op, name)[1:] for name in names}
+        flat: dict[str, Any] = {name: getattr(op, name)[1:] for name in names}
+        flat |= {"bottom": x, "top": y, "axis": 1, "after": op.after and op.after[1:]}
         return replace(self, op=ops.Conv(**{**vars(op), **flat}), x=x, y=y, depth=depth)
 
     def of_rows(self) -> ConvCase:
@@ -570,9 +569,8 @@ class DirectKernels(ConvKernels):
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
-        fewest = case.tuning.width if case.at.backward else min(NARROW, case.tuning.width)
-        ends = case.op, case.x, case.y
-        self.schedule = plan_direct(*ends, case.tuning, case.depth, fewest=fewest)
+        fewest = 0 if case.at.backward else min(NARROW, case.tuning.width)
+        self.schedule = plan_direct(case.op, case.x, case.y, case.tuning, case.depth, fewest=fewest)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         target, known = operands.target, [operands.target.layout]

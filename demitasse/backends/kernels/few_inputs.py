@@ -80,9 +80,9 @@ class DirectSchedule(WindowSchedule):
     @cached_property
     def order(self) -> np.ndarray:
         """The filter of each element of a panel. Shape: (panels, filters of a panel)."""
-        filters: np.ndarray = np.add.outer(self.firsts, np.arange(self.width))
-        own: np.ndarray = np.minimum(filters, self.y[1] - 1)
-        return own.reshape(-1, self.panel)
+        places = np.add.outer(self.firsts, np.arange(self.width))
+        filters: np.ndarray = np.minimum(places, self.y[1] - 1)
+        return filters.reshape(-1, self.panel)
 
     def weight_order(self, places: np.ndarray | None) -> np.ndarray:
         """Return the index of each weight of the panels, given those in C order, or None.
@@ -114,11 +114,12 @@ def plan_direct(
         Declined: Channels or windows are unsupported.
     """
     tuning.require("few_inputs")
-    few = len(op.kernel) == 2 and op.group == 1 and x[1] < tuning.width
+    fewest = fewest or tuning.width
+    few = len(op.kernel) == 2 and op.group == 1 and x[1] < tuning.width and y[1] >= fewest
     decline_if(
-        not few or max(op.kernel) == 1 or y[1] < (fewest or tuning.width),
-        f"direct convolution takes images of fewer than {tuning.width} channels to "
-        f"{fewest or tuning.width} or more, in one group, and windows of several pixels",
+        not few or max(op.kernel) == 1,
+        f"direct convolution takes images of fewer than {tuning.width} channels to {fewest} or "
+        "more, in one group, and windows of several pixels",
     )
     schedule = DirectSchedule(op, x, y, tuning, depth)
     tile = schedule.tile
@@ -310,7 +311,7 @@ class DirectGradient:
         op, (n, c, *_), (_, _, *outputs) = schedule.op, schedule.x, schedule.y
         self.schedule = schedule
         self._padded = PaddedImages(op, schedule.x, schedule.tuning, more=int(bias))
-        _, planes, rows, columns = self._padded.planes.shape
+        _, planes, rows, columns = self._padded.shape
         self._padded.planes[:, c:] = 1
         shape, area = (n, planes, outputs[0], outputs[1]), rows * columns
         windows = Images(shape, planes * area, op.stride[0] * columns, op.stride[1], area)

@@ -8,7 +8,6 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -16,7 +15,7 @@ from demitasse.backends.kernels.language.structs import Address, Struct
 from demitasse.backends.kernels.language.values import FLOAT, INT, Word, minimum
 from demitasse.backends.kernels.products import multiply
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
-from demitasse.backends.kernels.windows import PaddedImages
+from demitasse.backends.kernels.windows import PaddedImages, WindowConvolution
 from demitasse.backends.step import decline_if
 
 MOST_CHANNELS, MOST_FILTERS = 15, 7
@@ -38,8 +37,7 @@ class FewPlanesSchedule(ConvSchedule):
     @cached_property
     def vectors(self) -> int:
         """Vectors of a row of outputs at a time."""
-        most = min(MOST_VECTORS, SUMS[self.width] // self.y[1], self.y[3] // self.width)
-        return max(1, most)
+        return min(MOST_VECTORS, SUMS[self.width] // self.y[1], self.y[3] // self.width)
 
 
 def plan_few_planes(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> FewPlanesSchedule:
@@ -102,7 +100,7 @@ def _kernel(
                     k.store(then(tap.vectors[m * vectors + v]), to + k.vector_bytes * v)
 
 
-class FewPlanesConvolution:
+class FewPlanesConvolution(WindowConvolution):
     """A convolution of images in C order, with an offset for each filter and an epilogue.
 
     Attributes:
@@ -113,13 +111,11 @@ class FewPlanesConvolution:
     def __init__(self, schedule: FewPlanesSchedule, then: Rectifier = NOTHING) -> None:
         op, n, (_, planes, *size) = schedule.op, schedule.x[0], schedule.y
         self._padded = PaddedImages(op, schedule.x, schedule.tuning)
-        self._pads = any((*op.pad, *(op.after or ())))
-        _, c, rows, columns = self._padded.planes.shape
-        taps = self._padded.taps
+        _, c, rows, columns = self._padded.shape
+        self._pads, taps = self._padded.shape != schedule.x, self._padded.taps
         self.filters = aligned(taps.size * planes).reshape(taps.size, planes)
-        self.nbytes = self.filters.nbytes + self._pads * self._padded.planes.nbytes
-        self._offsets, self._rectifier = aligned(planes), then.numbers(planes)
-        vectors, area_y = schedule.vectors, size[0] * size[1]
+        self.nbytes = self.filters.nbytes + (self._padded.planes.nbytes if self._pads else 0)
+        rectifier, vectors, area_y = then.numbers(planes), schedule.vectors, size[0] * size[1]
         kernel = _kernel(schedule.width, planes, vectors, limited=then.limited, relu=then.relu)
         values = PlaneFields.values(
             x=ImageFields.of(Images((n, 1, rows, columns), c * rows * columns, columns, 1)),
@@ -129,23 +125,19 @@ class FewPlanesConvolution:
             taps=FLOAT * taps.reshape(-1),
             tap_count=taps.size,
             filters=self.filters,
-            rectifier=self._rectifier,
+            rectifier=rectifier,
             plane_bytes=FLOAT * area_y,
         )
-        self._run = BoundKernel(schedule.kernel, kernel, values, schedule.tuning)
+        super().__init__(schedule, kernel, values, rectifier)
 
     def update(self, weights: np.ndarray) -> None:
         """Copy new weights, in C order."""
         taps, planes = self.filters.shape
         self.filters[...] = weights[: self.filters.size].reshape(planes, taps).T
 
-    def take_slopes(self, slopes: np.ndarray) -> None:
-        """Copy new slopes of negative sums: one for each channel, or one for all."""
-        self._rectifier[...] = slopes[: len(self._rectifier)]
-
     def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
-        """Convolve, with one offset for each channel, None for zeros."""
+        """Convolve, with one offset for each channel, None for those that were taken."""
         if self._pads:
             self._padded(source)
             source = self._padded.planes
-        self._run(source, target, self._offsets if offsets is None else offsets)
+        super().__call__(source, target, offsets)

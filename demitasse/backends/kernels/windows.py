@@ -3,6 +3,7 @@
 Tiles at the edges of an image have code of their own.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -150,25 +151,34 @@ class PaddedImages:
     """A copy of images in C order with zeros around them.
 
     Attributes:
-        planes: The copy, and ``more`` planes of each image. Shape: (N, C + more, rows, columns).
+        shape: Shape of the copy, with ``more`` planes of each image: (N, C + more, rows, columns).
         taps: Elements from a window's first to each. Shape: (C, *kernel).
     """
 
     def __init__(self, op: ops.Conv, x: ops.Shape, tuning: Tuning, more: int = 0) -> None:
-        (n, c, h, w), pad = x, op.pad
-        rows, columns = map(sum, zip((h, w), pad, op.after or pad, strict=True))
-        area, image = rows * columns, (c + more) * rows * columns
-        self.planes = aligned(n * image).reshape(n, c + more, rows, columns)
-        self._inside = self.planes.reshape(-1)[pad[0] * columns + pad[1] :]
-        loops = (n, c * h * w, image), (c, h * w, area), (h, w, columns), (w, 1, 1)
-        self._copy = StridedCopy(loops, tuning)
+        (n, c, *size), pad = x, op.pad
+        rows, columns = map(sum, zip(size, pad, op.after or pad, strict=True))
+        self.shape = n, c + more, rows, columns
+        self._x, self._first, self._tuning = x, pad[0] * columns + pad[1], tuning
         channel, i, j = np.ogrid[:c, : op.kernel[0], : op.kernel[1]]
         down, right = op.dilation
-        self.taps: np.ndarray = channel * area + i * (down * columns) + j * right
+        self.taps: np.ndarray = channel * (rows * columns) + i * (down * columns) + j * right
+
+    @cached_property
+    def planes(self) -> np.ndarray:
+        """The copy."""
+        return aligned(math.prod(self.shape)).reshape(self.shape)
+
+    @cached_property
+    def _copy(self) -> StridedCopy:
+        (n, c, h, w), (_, planes, rows, columns) = self._x, self.shape
+        area = rows * columns
+        loops = (n, c * h * w, planes * area), (c, h * w, area), (h, w, columns), (w, 1, 1)
+        return StridedCopy(loops, self._tuning)
 
     def __call__(self, source: np.ndarray) -> None:
         """Copy images."""
-        self._copy(source, self._inside)
+        self._copy(source, self.planes.reshape(-1)[self._first :])
 
 
 class ConvolutionFields(WindowFields):

@@ -170,11 +170,10 @@ class TileStep(CpuStep[ops.Tile]):
     portable_gradient = True
 
     def prepare(self) -> None:
-        op, ends = self.op, (*self.at.bottom, *self.at.top)
+        op = self.op
         copies = op.blocks, op.tiles, op.inner
-        read = layouts.strided(copies, (op.inner, 0, 1))
-        x, y = (layouts.plain(blob.shape) for blob in ends)
-        places = read, layouts.plain(copies)
+        places = layouts.strided(copies, (op.inner, 0, 1)), layouts.plain(copies)
+        x, y = (layouts.plain(blob.shape) for blob in (*self.at.bottom, *self.at.top))
         self.forward_calls = [copy_call(self.engine, *self.in_and_out(x, y), *places)]
 
 
