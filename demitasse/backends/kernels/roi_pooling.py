@@ -1,13 +1,13 @@
-"""ROI pooling: the greatest value, or the mean, of each bin of a region."""
+"""ROI pooling: the greatest value, or the mean, of each bin of a region; gradients of maxima."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf, prod
 from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
+from demitasse.backends.kernels.bound import BoundKernel, each_vector, own_vectors, threads_for
 from demitasse.backends.kernels.images import ImageFields, Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
@@ -15,9 +15,11 @@ from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
     Condition,
+    Vector,
     Word,
     choose,
     horizontal_sum,
+    is_nan,
     larger,
 )
 from demitasse.backends.kernels.tuning import Tuning
@@ -70,16 +72,20 @@ class BinFields(Struct):
         """Write a loop over the thread's bins."""
         counts = self.regions, self.bin_rows, self.bin_columns
         with k.parallel_loop(*counts) as (region, row, column):
-            place = row * self.bin_columns + column
-            of_row, of_column = region * self.bin_rows + row, region * self.bin_columns + column
-            yield Bin(
-                region * self.bin_rows * self.bin_columns + place,
-                region,
-                place,
-                k.load_word(self.items + region * INT),
-                k.load_words(self.rows + of_row * (2 * INT), 2),
-                k.load_words(self.columns + of_column * (2 * INT), 2),
-            )
+            yield self.bin(k, region, row, column)
+
+    def bin(self, k: Kernel, region: Word, row: Word, column: Word) -> Bin:
+        """Load a bin of a region."""
+        place = row * self.bin_columns + column
+        of_row, of_column = region * self.bin_rows + row, region * self.bin_columns + column
+        return Bin(
+            region * self.bin_rows * self.bin_columns + place,
+            region,
+            place,
+            k.load_word(self.items + region * INT),
+            k.load_words(self.rows + of_row * (2 * INT), 2),
+            k.load_words(self.columns + of_column * (2 * INT), 2),
+        )
 
 
 def _tables(bins: Bins) -> list[np.ndarray]:
@@ -94,25 +100,86 @@ class RegionFields(Struct):
     y: Output
 
 
+Change = Callable[[Vector, Vector, Word], Vector]
+"""Takes a carried vector, a vector of a pixel, and the pixel's bytes from the first of the image;
+returns the carried vector."""
+
+
+def _each_pixel(
+    k: Kernel, x: ImageFields, one: Bin, first: Vector, change: Change, place: Word,
+    some: Condition | None,
+) -> Vector:  # fmt: skip
+    """Write a loop over a bin's pixels, of channels ``place`` bytes from the first."""
+    source = x.row(one.image, 0)
+    with k.loop(one.rows[1], one.rows[0], vectors=[first]) as row:
+        line = row.i * x.row_stride * FLOAT + place
+        with k.loop(one.columns[1], one.columns[0], vectors=row.vectors) as pixel:
+            here = line + pixel.i * x.column_stride * FLOAT
+            pixel.vectors = [change(pixel.vectors[0], k.load(source + here, some), here)]
+        row.vectors = pixel.vectors
+    return row.vectors[0]
+
+
+def _greatest(k: Kernel, x: ImageFields, one: Bin, place: Word, some: Condition | None) -> Vector:
+    """Write the maxima of a bin; those of an empty one are -inf."""
+
+    def change(greatest: Vector, value: Vector, _: Word) -> Vector:
+        return larger(greatest, value)
+
+    return _each_pixel(k, x, one, k.constant(-inf), change, place, some)
+
+
 @RegionFields.kernel("region_maxima")
 def _kernel(k: Kernel, f: RegionFields) -> None:
-    x, row_bytes, column_bytes = f.x, f.x.row_stride * FLOAT, f.x.column_stride * FLOAT
     with f.bins.each(k) as one:
         (top, bottom), (left, right) = one.rows, one.columns
-        source = x.row(one.image, 0)
-        target = f.y + one.number * x.channels * FLOAT
+        target = f.y + one.number * f.x.channels * FLOAT
 
         def write(place: Word, some: Condition | None) -> None:
-            with k.loop(bottom, top, vectors=[k.constant(-inf)]) as row:
-                here = source + row.i * row_bytes + place
-                with k.loop(right, left, vectors=row.vectors) as pixel:
-                    value = k.load(here + pixel.i * column_bytes, some)
-                    pixel.vectors = [larger(pixel.vectors[0], value)]
-                row.vectors = pixel.vectors
+            greatest = _greatest(k, f.x, one, place, some)
             is_filled = (top < bottom) & (left < right)
-            k.store(choose(is_filled, row.vectors[0], 0.0), target + place, some)
+            k.store(choose(is_filled, greatest, 0.0), target + place, some)
 
-        each_vector(k, x.channels, write)
+        each_vector(k, f.x.channels, write)
+
+
+class RegionGradientFields(Struct):
+    """Images with the channels last, and gradients; threads divide the channels."""
+
+    x: ImageFields
+    bins: BinFields
+    dy: Address
+    dx: Output
+    size: Word
+    """Elements of an image."""
+    images: Word
+
+
+@RegionGradientFields.kernel("region_maxima_gradient")
+def _gradient_kernel(k: Kernel, f: RegionGradientFields) -> None:
+    x, bins, pixel_bytes = f.x, f.bins, f.x.channels * FLOAT
+
+    def write(place: Word, some: Condition | None) -> None:
+        with k.loop(f.images * f.size * FLOAT, 0, pixel_bytes) as pixel:
+            k.store(k.constant(0.0), f.dx + pixel.i + place, some)
+        with (
+            k.loop(bins.regions) as region,
+            k.loop(bins.bin_rows) as row,
+            k.loop(bins.bin_columns) as column,
+        ):
+            one = bins.bin(k, region.i, row.i, column.i)
+            greatest = _greatest(k, x, one, place, some)
+            image = f.dx + one.image * f.size * FLOAT
+
+            def change(rest: Vector, value: Vector, here: Word) -> Vector:
+                found = (value >= greatest) | is_nan(value)
+                k.store(k.load(image + here, some) + choose(found, rest, 0.0), image + here, some)
+                return choose(found, 0.0, rest)
+
+            dy = k.load(f.dy + one.number * pixel_bytes + place, some)
+            _each_pixel(k, x, one, dy, change, place, some)
+
+    own_vectors(k, x.channels, write)
 
 
 class RegionMaxima(BoundKernel):
@@ -130,6 +197,24 @@ class RegionMaxima(BoundKernel):
     def run(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:
         """Write ``y``, (regions, rows, columns, C) in C order, from bins within the images."""
         self(x, *_tables(bins), y)
+
+
+class RegionMaximaGradient(BoundKernel):
+    """Gradient of :class:`RegionMaxima`: that of a bin goes to the first of its largest values."""
+
+    def __init__(self, x: Images, regions: int, pooled: tuple[int, int], tuning: Tuning) -> None:
+        need_layout(x.contiguous_bytes > 0, x)
+        values = RegionGradientFields.values(
+            x=ImageFields.of(x), bins=BinFields.of(regions, pooled), images=x.shape[0],
+            size=prod(x.shape[1:]),
+        )  # fmt: skip
+        threads = threads_for(tuning, regions * x.shape[1] * prod(pooled), FEWEST_EACH)
+        kernel = _gradient_kernel(tuning.width)
+        super().__init__("region maxima gradient", kernel, values, tuning, threads)
+
+    def run(self, x: np.ndarray, bins: Bins, dy: np.ndarray, dx: np.ndarray) -> None:
+        """Write ``dx``, of the images, from ``dy``, (regions, rows, columns, C) in C order."""
+        self(x, *_tables(bins), dy, dx)
 
 
 FEWEST_MEANS_EACH = 1 << 10

@@ -47,7 +47,7 @@ from demitasse.backends.kernels.norm import Normalization, NormalizationGradient
 from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.recurrence import Recurrence
 from demitasse.backends.kernels.resize import Interpolation
-from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
+from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMaximaGradient, RegionMeans
 from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
 from demitasse.backends.kernels.softmax import Softmax
 from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
@@ -356,10 +356,12 @@ def resized(width):
 def regions(width):
     shape = (2, 48, *SIZE)
     images, bins, y = last(shape), some_bins(shape, 12, (4, 4)), aligned(12 * 48 * 16)
-    RegionMaxima(images, 12, (4, 4), Tuning(width)).run(in_memory(numbers(*shape), images), bins, y)
-    means = aligned(12 * 3 * 16)
-    RegionMeans(shape, 12, (4, 4), Tuning(width)).run(numbers(*shape), bins, means)
-    return y, means
+    x, sizes = in_memory(numbers(*shape), images), (12, (4, 4), Tuning(width))
+    RegionMaxima(images, *sizes).run(x, bins, y)
+    means, dx = aligned(12 * 3 * 16), np.empty_like(x)
+    RegionMeans(shape, *sizes).run(numbers(*shape), bins, means)
+    RegionMaximaGradient(images, *sizes).run(x, bins, numbers(y.size, seed=1), dx)
+    return y, means, dx
 
 
 def col2im(width):

@@ -16,8 +16,12 @@ from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.resize import Interpolation
-from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
-from demitasse.backends.kernels.tuning import NARROW
+from demitasse.backends.kernels.roi_pooling import (
+    RegionMaxima,
+    RegionMaximaGradient,
+    RegionMeans,
+)
+from demitasse.backends.kernels.tuning import NARROW, Tuning
 from demitasse.backends.regions import Bins, bins, bins_between, widened
 from demitasse.backends.step import Operands, decline_gradients, decline_if
 
@@ -96,11 +100,12 @@ VALUES = 5
 class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
     """Means from C order to C order; maxima from a layout of channels to channels last."""
 
-    replayable = False
+    replayable = backward_replayable = False
 
     def __init__(self, engine: Engine, op: ops.ROIPool | ops.PSROIPool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_if(at.backward, "a gradient is wanted; our kernels of regions run forward")
+        message = "a gradient of means is wanted; our kernel of means runs forward"
+        decline_if(at.backward and isinstance(op, ops.PSROIPool), message)
 
     def prepare(self) -> None:
         op, known, target = self.op, [layouts.plain(self.op.bottom)], layouts.plain(self.op.top)
@@ -115,12 +120,27 @@ class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
 
         self.forward_calls = [KernelCall(self.engine, run, *ends, code=kernel.code)]
 
+    def prepare_backward(self) -> None:
+        if not self.at.propagate_down[0]:
+            return
+        x, y = (layouts.innermost(shape, 1) for shape in (self.op.bottom, self.op.top))
+        kernel = RegionMaximaGradient(suitable_images(x, 1), *self._sizes())
+
+        def run(x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+            kernel.run(x, self._bins(), dy, dx)
+
+        ends = InputArg(self.at.bottom[0], x), *self.gradients(x, y)
+        self.backward_calls = [KernelCall(self.engine, run, *ends, code=kernel.code)]
+
     def _kernel(self, layout: Layout) -> RegionMaxima | RegionMeans:
-        tuning, (regions, _, *pooled) = kernel_tuning(self.engine), self.op.top
-        bins = regions, (pooled[0], pooled[1]), tuning
         if isinstance(self.op, ops.PSROIPool):
-            return RegionMeans(self.op.bottom, *bins)
-        return RegionMaxima(suitable_images(layout, 1), *bins)
+            return RegionMeans(self.op.bottom, *self._sizes())
+        return RegionMaxima(suitable_images(layout, 1), *self._sizes())
+
+    def _sizes(self) -> tuple[int, tuple[int, int], Tuning]:
+        """Return the number of regions, the rows and columns of their bins, and the tuning."""
+        regions, _, height, width = self.op.top
+        return regions, (height, width), kernel_tuning(self.engine)
 
     def _bins(self) -> Bins:
         """Return the bins of the present regions."""

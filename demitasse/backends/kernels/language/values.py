@@ -456,6 +456,11 @@ def larger(vector: Vector, other: Vector) -> Vector:
     return choose(number, choose(vector >= other, vector, other), vector)
 
 
+def is_nan(vector: Vector) -> Condition:
+    """Return which elements are NaN."""
+    return _comparison("fcmp uno")(vector, vector)
+
+
 def rectified(vector: Vector, slope: Vector | float = 0.0) -> Vector:
     """Return max(x, 0) + slope * min(x, 0), as Caffe's ReLU: x for a slope of 1; NaN stays."""
     return fma(vector.operand(slope), clamp_max(vector, 0.0), clamp_min(vector, 0.0))
