@@ -67,13 +67,14 @@ class LayoutAssignment:
             if use.role == "written":
                 self._written[use.blob.data_memory.serial] = use.layout
 
-    def written(self, memory: Memory, shape: Shape) -> PrivateLayout | None:
+    def written(self, memory: Memory, shape: Shape | None = None) -> PrivateLayout | None:
         """Return the layout in which the last Step before writes a memory; None for none.
 
-        A memory that is read in another shape than ``shape`` is shared in C order.
+        With ``shape``, a layout of another shape is none: most Steps read a memory that is shared
+        in another shape in C order.
         """
         layout = self._written.get(memory.serial)
-        return layout if layout is not None and layout.shape == shape else None
+        return layout if layout is not None and shape in (None, layout.shape) else None
 
     def preferred(self, memory: Memory) -> tuple[PrivateLayout, ...]:
         """Return the layouts that the readers of a memory prefer, one for each of its blobs.

@@ -224,7 +224,7 @@ class PlannedLayer:
         return self.step if self.group is None else self.group.step
 
     def _written(self, blob: Blob) -> PrivateLayout | None:
-        return self._layouts.written(blob.data_memory, blob.shape)
+        return self._layouts.written(blob.data_memory)
 
     @property
     def _has_backward(self) -> bool:

@@ -91,6 +91,15 @@ layer {{ name: "shuffled" type: "ShuffleChannel" bottom: "pool" top: "shuffled"
   shuffle_channel_param {{ group: 4 }} }}
 {convolution("y", "shuffled", 16, 1)}
 """
+TABLES = f"""
+{BEGIN}
+layer {{ name: "groups" type: "Reshape" bottom: "pool" top: "groups"
+  reshape_param {{ axis: 1 num_axes: 1 shape {{ dim: 4 dim: 16 }} }} }}
+layer {{ name: "turned" type: "Permute" bottom: "groups" top: "turned"
+  permute_param {{ order: 0 order: 2 order: 1 }} }}
+layer {{ name: "y" type: "Reshape" bottom: "turned" top: "y"
+  reshape_param {{ axis: 1 shape {{ dim: -1 }} }} }}
+"""
 GATED = f"""
 {BEGIN}
 {convolution("branch", "pool", 64, 1)}
@@ -183,6 +192,16 @@ def test_what_is_pooled_is_written_as_the_next_convolution_reads_it(monkeypatch)
 @WIDE
 def test_channels_are_shuffled_in_the_layout_they_are_in(monkeypatch):
     net, portable = made(SHUFFLED, device="cpu"), made(SHUFFLED, device="cpu", optimize=False)
+
+    assert reorders(net, monkeypatch) == []
+    portable.forward()
+    found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("text", [TABLES, TABLES.replace("order: 1 }", "order: 3 order: 1 }")])
+def test_groups_of_channels_are_permuted_from_the_layout_they_are_in(monkeypatch, text):
+    net, portable = made(text, device="cpu"), made(text, device="cpu", optimize=False)
 
     assert reorders(net, monkeypatch) == []
     portable.forward()

@@ -17,6 +17,7 @@ from demitasse.backends.cpu.layout import (
     plain,
     slabs,
     strided,
+    viewed,
 )
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.step import Declined
@@ -46,6 +47,36 @@ ALL = {
     "blocks of images": blocked(SHAPE, 0, 2),
     "of gaps": strided(SHAPE, (1000, 30, 8, 2)),
 }
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 4, 5, 3, 4), (2, 5, 2, 2, 12), (1, 2, 20, 12), (2, 20, 3, 2, 2), (1, 1, 480), (2, 20, 12)],
+)
+@pytest.mark.parametrize("name", [name for name, each in ALL.items() if each.block == 1])
+def test_elements_stay_where_they_are_in_another_shape(name, shape):
+    view = viewed(ALL[name], shape)
+
+    assert (view is not None) == can_be_viewed(ALL[name], shape)
+    assert view is None or places(view) == places(ALL[name])
+
+
+def can_be_viewed(layout, shape):
+    """Whether numpy gives a view of an array with the layout's strides."""
+    strides = [4 * stride for stride in layout.strides]
+    array = np.lib.stride_tricks.as_strided(np.empty(layout.size, "f"), layout.shape, strides)
+    return np.shares_memory(array, array.reshape(shape))
+
+
+def test_blocks_are_not_viewed_in_another_shape():
+    blocks = ALL["padded blocks"]
+
+    assert viewed(blocks, SHAPE) is blocks
+    assert viewed(blocks, (2, 4, 5, 3, 4)) is None
+
+
+def test_one_element_has_any_number_of_axes():
+    assert viewed(plain((1, 1)), (1, 1, 1)) is plain((1, 1, 1))
 
 
 @pytest.mark.parametrize("layout", ALL.values(), ids=ALL)

@@ -118,6 +118,7 @@ def test_the_last_writer_counts_for_shapes_of_its_own():
 
     assert assigned.written(one.data_memory, (2, 3)) is last
     assert assigned.written(one.data_memory, (3, 2)) is None
+    assert assigned.written(one.data_memory) is last
     assert assigned.written(one.diff_memory, (2, 3)) is None
 
 

@@ -13,6 +13,7 @@ from operator import mul
 from typing import Any
 from weakref import WeakValueDictionary
 
+from demitasse.backends.kernels.strided_copy import join_loops
 from demitasse.backends.step import decline_if
 
 Shape = tuple[int, ...]
@@ -156,6 +157,24 @@ def blocked(shape: Shape, axis: int, block: int) -> Layout:
         return innermost(shape, axis)
     counts = (*shape[:axis], padded // block, *shape[axis + 1 :])
     return strided(shape, tuple(block * stride for stride in c_order(counts)), axis, block)
+
+
+def viewed(layout: Layout, shape: Shape) -> Layout | None:
+    """Return the layout of the same elements in another shape, or None if strides cannot say it."""
+    if layout.shape == shape:
+        return layout
+    if layout.block > 1 or layout.bf16:
+        return None
+    runs = join_loops([*zip(layout.shape, layout.strides, c_order(layout.shape), strict=True)])
+    strides: list[int] = []
+    for n, step in zip(shape, c_order(shape), strict=True):
+        within = [
+            stride * (step // one)
+            for count, stride, one in runs
+            if n > 1 and step % one == 0 and n * step <= count * one
+        ]
+        strides += within[:1] if n > 1 else [1]
+    return strided(shape, tuple(strides)) if len(strides) == len(shape) else None
 
 
 def channels_last(shape: Shape, multiple: int) -> Layout:

@@ -247,14 +247,18 @@ class _RearrangementStep(CpuStep[O]):
 
 
 class PermuteStep(_RearrangementStep[ops.Permute]):
-    """The bottom in the layout it is in; the top in C order."""
+    """The bottom in the layout it is in, also that of another shape; the top in C order."""
 
     def prepare(self) -> None:
-        op, strides = self.op, c_order(self.op.top)
-        x = self.expected(self.at.bottom[0], op.bottom)
+        op, strides, [bottom] = self.op, c_order(self.op.top), self.at.bottom
+        written = self.at.layouts.written(bottom.data_memory)
+        x = self.expected(bottom, op.bottom if written is None else written.shape)
+        read = layouts.viewed(x, op.bottom)
+        if read is None:
+            x = read = layouts.plain(op.bottom)
         turned = tuple(strides[op.order.index(axis)] for axis in range(len(op.bottom)))
         self.layouts = x, layouts.plain(op.top)
-        self.places = x, layouts.strided(op.bottom, turned)
+        self.places = read, layouts.strided(op.bottom, turned)
         super().prepare()
 
 
