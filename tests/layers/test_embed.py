@@ -52,6 +52,25 @@ def test_refuses_an_index_that_is_not_in_the_table(word):
         one.forward(np.array([0, word, 2]))
 
 
+@pytest.mark.parametrize("word", [5, -1, np.nan])
+def test_a_replay_refuses_it_too_and_is_right_afterwards(word):
+    net = Net(
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 3 } } } '
+        'layer { name: "y" type: "Embed" bottom: "x" top: "y" embed_param { num_output: 20 '
+        'input_dim: 5 weight_filler { type: "gaussian" } bias_filler { value: 1 } } }',
+        "TEST",
+        device="cpu",
+    )
+    for _ in range(5):
+        net.forward(x=np.array([0, 1, 2]))
+
+    with expect_error(ShapeError, ErrorCode.OUT_OF_RANGE, blob="x", mentions=f"{word:g}"):
+        net.forward(x=np.array([0, word, 2]))
+
+    net.forward(x=np.array([4, 0, 3]))
+    np.testing.assert_array_equal(net.blobs["y"].data, net.params["y"][0].data[[4, 0, 3]] + 1)
+
+
 @pytest.mark.parametrize("word", [5, -6])
 def test_a_wrong_index_that_is_on_the_device_alone_is_refused_too(word):
     one = layer(device="strict:device1")

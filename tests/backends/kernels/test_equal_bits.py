@@ -48,6 +48,7 @@ from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.recurrence import Recurrence
 from demitasse.backends.kernels.resize import Interpolation
 from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMaximaGradient, RegionMeans
+from demitasse.backends.kernels.row_selection import RowSelection, RowSums
 from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
 from demitasse.backends.kernels.softmax import Softmax
 from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
@@ -364,6 +365,15 @@ def regions(width):
     return y, means, dx
 
 
+def rows(width):
+    table, bias, y, sums = numbers(9, 45), numbers(45, seed=1), aligned(70 * 45), aligned(9 * 45)
+    asked = np.abs(numbers(70, seed=2)) * 4
+    selection = RowSelection(70, 9, 45, Tuning(width), biased=True)
+    selection(asked, table, bias, y, np.zeros(1, np.int64))
+    RowSums(70, 9, 45, Tuning(width))(asked, y, sums)
+    return y, sums
+
+
 def col2im(width):
     y = aligned(2 * 8 * 10 * C)
     run = Col2Im((2, 4, 5), (2, 8, 10, C), (4, 4), (2, 2), (1, 1), Tuning(width))
@@ -426,6 +436,7 @@ KERNELS = {
     "gradient of gates of few channels": gate_gradient(16),
     "Interp": resized,
     "ROIPooling, PSROIPooling": regions,
+    "Embed, both ways": rows,
     "overlapping windows of a deconvolution": col2im,
     "updates of solvers": updates,
 }  # fmt: skip

@@ -10,14 +10,23 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import InputArg, OutputArg, PreferredArg, rounded_output
+from demitasse.backends.cpu.arguments import (
+    BufferArg,
+    GradArg,
+    InputArg,
+    OutputArg,
+    PreferredArg,
+    parameters,
+    rounded_output,
+)
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import first_suitable
-from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call
+from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call, kernel_tuning, row_sum
 from demitasse.backends.cpu.layout import Layout, c_order
 from demitasse.backends.cpu.step import CpuStep, O
 from demitasse.backends.cpu.steps.elementwise import IMAGES, summed
 from demitasse.backends.kernels.language import call_recorder
+from demitasse.backends.kernels.row_selection import RowSelection, RowSums
 from demitasse.backends.step import Operand, Operands, decline_if, share
 from demitasse.core.axes import check_range
 
@@ -178,28 +187,44 @@ class TileStep(CpuStep[ops.Tile]):
 
 
 class EmbedStep(CpuStep[ops.Embed]):
-    """numpy selects the rows."""
+    """Rows in C order. An index without a row is found after the rows are selected."""
 
     needs_bottom = True
-    portable_gradient = True
 
     def prepare(self) -> None:
-        [top], blobs = self.at.top, (*self.at.bottom, *self.at.params)
-        read = [InputArg(blob, layouts.plain(blob.shape)) for blob in blobs]
-        written = OutputArg(top, layouts.plain(top.shape))
-        select = partial(call_recorder.call, self._select, uses_blas=False)
-        self.forward_calls = [KernelCall(self.engine, select, *read, written, code="numpy")]
+        op, at, tuning = self.op, self.at, kernel_tuning(self.engine)
+        table, *bias = parameters(at.params, InputArg)
+        indices, top = self.in_and_out(*self._ends)
+        self._outside = np.zeros(1, np.int64)
+        outside = BufferArg(layouts.plain((1,)), self._outside)
+        kernel = RowSelection(op.count, op.rows, op.columns, tuning, biased=bool(bias))
+        ends = indices, table, bias[0] if bias else table, top, outside
+        check = partial(call_recorder.call, self._check, uses_blas=False)
+        self.forward_calls = [KernelCall(self.engine, kernel, *ends)]
+        self.forward_calls.append(KernelCall(self.engine, check, code=""))
 
-    def _select(self, indices: np.ndarray, table: np.ndarray, *others: np.ndarray) -> None:
-        op, [*bias, y] = self.op, others
-        asked = indices.reshape(-1)[: op.count]
-        name = self.at.bottom[0].name
-        check_range(name, asked.min(), asked.max(), op.rows, "rows in the table")
-        rows = table.reshape(-1)[: op.rows * op.columns].reshape(op.rows, op.columns)
-        found = y.reshape(-1)[: op.count * op.columns].reshape(op.count, op.columns)
-        np.take(rows, asked.astype(np.int64), axis=0, out=found, mode="clip")  # without a buffer
-        for one in bias:
-            found += one.reshape(-1)[: op.columns]
+    def prepare_backward(self) -> None:
+        op, at, x = self.op, self.at, self._ends[0]
+        dy = InputArg(at.top[0], self._ends[1], diff=True)
+        table, *bias = parameters(at.params, GradArg)
+        if at.param_propagate_down[0]:
+            kernel = RowSums(op.count, op.rows, op.columns, kernel_tuning(self.engine))
+            call = KernelCall(self.engine, kernel, InputArg(at.bottom[0], x), dy, table)
+            self.backward_calls.append(call)
+        if bias and at.param_propagate_down[1]:
+            add_up = row_sum(op.count * op.columns, 1, op.columns)
+            self.backward_calls.append(KernelCall(self.engine, add_up, dy, bias[0], code=""))
+
+    @property
+    def _ends(self) -> tuple[Layout, Layout]:
+        return layouts.plain(self.at.bottom[0].shape), layouts.plain(self.at.top[0].shape)
+
+    def _check(self) -> None:
+        if self._outside[0]:
+            self._outside[0] = 0
+            [bottom] = self.at.bottom
+            found = bottom.data_memory.cpu_data()[: self.op.count]
+            check_range(bottom.name, found.min(), found.max(), self.op.rows, "rows in the table")
 
 
 class SplitStep(CpuStep[ops.Split]):

@@ -456,9 +456,15 @@ def larger(vector: Vector, other: Vector) -> Vector:
     return choose(number, choose(vector >= other, vector, other), vector)
 
 
-def is_nan(vector: Vector) -> Condition:
+def is_nan(value: Vector | Float) -> Condition:
     """Return which elements are NaN."""
-    return _comparison("fcmp uno")(vector, vector)
+    return _comparison("fcmp uno")(value, value)
+
+
+def truncated(number: Float) -> Word:
+    """Return a number without its fraction: 0 for NaN, the nearest integer for large ones."""
+    name = call_function(number.code, "llvm.fptosi.sat.i64.f32", WORD, number)
+    return Word(number.code, name)
 
 
 def rectified(vector: Vector, slope: Vector | float = 0.0) -> Vector:
