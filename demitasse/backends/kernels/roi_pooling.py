@@ -1,4 +1,4 @@
-"""ROI pooling: the greatest value, or the mean, of each bin of a region; gradients of maxima."""
+"""ROI pooling: the greatest value, or the mean, of each bin of a region, and their gradients."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,9 +18,11 @@ from demitasse.backends.kernels.language.values import (
     Vector,
     Word,
     choose,
+    floats,
     horizontal_sum,
     is_nan,
     larger,
+    maximum,
 )
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
@@ -46,6 +48,11 @@ class Bin(NamedTuple):
     image: Word
     rows: list[Word]
     columns: list[Word]
+
+    def pixels(self, k: Kernel) -> Vector:
+        """Return the number of pixels in every lane; 1 for an empty bin."""
+        (top, bottom), (left, right) = self.rows, self.columns
+        return floats(k.lanes(maximum((bottom - top) * (right - left), 1), k.width, 32))
 
 
 class BinFields(Struct):
@@ -88,15 +95,19 @@ class BinFields(Struct):
         )
 
 
-def _tables(bins: Bins) -> list[np.ndarray]:
-    return [np.ascontiguousarray(table, np.int64) for table in bins]
+class RegionKernel(BoundKernel):
+    """A kernel whose first arrays are the bins of regions."""
+
+    def run(self, bins: Bins, *arrays: np.ndarray) -> None:
+        """Run it for bins within the images."""
+        self(*(np.ascontiguousarray(table, np.int64) for table in bins), *arrays)
 
 
 class RegionFields(Struct):
     """Images with the channels last, and results of bins."""
 
-    x: ImageFields
     bins: BinFields
+    x: ImageFields
     y: Output
 
 
@@ -146,8 +157,8 @@ def _kernel(k: Kernel, f: RegionFields) -> None:
 class RegionGradientFields(Struct):
     """Images with the channels last, and gradients; threads divide the channels."""
 
-    x: ImageFields
     bins: BinFields
+    x: ImageFields
     dy: Address
     dx: Output
     size: Word
@@ -182,10 +193,11 @@ def _gradient_kernel(k: Kernel, f: RegionGradientFields) -> None:
     own_vectors(k, x.channels, write)
 
 
-class RegionMaxima(BoundKernel):
+class RegionMaxima(RegionKernel):
     """The largest value of each channel in each bin, and 0 in an empty one. NaN stays.
 
-    Each of a number of regions has ``pooled`` rows and columns of bins.
+    Each of a number of regions has ``pooled`` rows and columns of bins. A run takes images, and the
+    result (regions, rows, columns, C) in C order.
     """
 
     def __init__(self, x: Images, regions: int, pooled: tuple[int, int], tuning: Tuning) -> None:
@@ -194,13 +206,12 @@ class RegionMaxima(BoundKernel):
         threads = threads_for(tuning, regions * x.shape[1] * prod(pooled), FEWEST_EACH)
         super().__init__("region maxima", _kernel(tuning.width), values, tuning, threads)
 
-    def run(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:
-        """Write ``y``, (regions, rows, columns, C) in C order, from bins within the images."""
-        self(x, *_tables(bins), y)
 
+class RegionMaximaGradient(RegionKernel):
+    """Gradient of :class:`RegionMaxima`: that of a bin goes to the first of its largest values.
 
-class RegionMaximaGradient(BoundKernel):
-    """Gradient of :class:`RegionMaxima`: that of a bin goes to the first of its largest values."""
+    A run takes the images, the gradient of the maxima, and the result, that of the images.
+    """
 
     def __init__(self, x: Images, regions: int, pooled: tuple[int, int], tuning: Tuning) -> None:
         need_layout(x.contiguous_bytes > 0, x)
@@ -212,10 +223,6 @@ class RegionMaximaGradient(BoundKernel):
         kernel = _gradient_kernel(tuning.width)
         super().__init__("region maxima gradient", kernel, values, tuning, threads)
 
-    def run(self, x: np.ndarray, bins: Bins, dy: np.ndarray, dx: np.ndarray) -> None:
-        """Write ``dx``, of the images, from ``dy``, (regions, rows, columns, C) in C order."""
-        self(x, *_tables(bins), dy, dx)
-
 
 FEWEST_MEANS_EACH = 1 << 10
 """Results of a thread at least."""
@@ -224,10 +231,8 @@ FEWEST_MEANS_EACH = 1 << 10
 class MeanFields(Struct):
     """Images in C order, and bins."""
 
-    x: Address
     bins: BinFields
-    counts: Address
-    """Number of pixels of each bin, a float; 1 for an empty one."""
+    x: Address
     y: Output
     outputs: Word
     """Results of each bin."""
@@ -242,7 +247,7 @@ def _means_kernel(k: Kernel, f: MeanFields) -> None:
         (top, bottom), (left, right) = one.rows, one.columns
         source = f.x + (one.image * f.outputs * bins + one.place) * plane * FLOAT
         target = f.y + (one.region * f.outputs * bins + one.place) * FLOAT
-        count = k.broadcast(f.counts + one.number * FLOAT)
+        count = one.pixels(k)
         with k.loop(f.outputs, words=[source, target]) as output:
             here, result = output.words
             with k.loop(bottom, top, vectors=[k.constant(0.0)]) as line:
@@ -257,10 +262,11 @@ def _means_kernel(k: Kernel, f: MeanFields) -> None:
             output.words = [here + bins * plane * FLOAT, result + bins * FLOAT]
 
 
-class RegionMeans(BoundKernel):
+class RegionMeans(RegionKernel):
     """Bin (i, j) of output d from channel (d G + i) G + j of an image; 0 in an empty one.
 
-    The images have the shape (N, D G G, H, W); ``pooled`` is (G, G).
+    The images have the shape (N, D G G, H, W); ``pooled`` is (G, G). A run takes the images and the
+    result (regions, D, G, G), in C order.
     """
 
     def __init__(
@@ -275,8 +281,59 @@ class RegionMeans(BoundKernel):
         threads = threads_for(tuning, regions * shape[1], FEWEST_MEANS_EACH)
         super().__init__("region means", _means_kernel(tuning.width), values, tuning, threads)
 
-    def run(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:
-        """Write ``y``, (regions, D, G, G), from bins within the images; all are in C order."""
-        tall, wide = (np.diff(spans, axis=2)[:, :, 0] for spans in (bins.rows, bins.columns))
-        counts = np.maximum(1, tall[:, :, None] * wide[:, None, :]).astype(np.float32)
-        self(x, *_tables(bins), counts, y)
+
+class MeanGradientFields(Struct):
+    """Gradients in C order; threads divide the channels of the images."""
+
+    bins: BinFields
+    dy: Address
+    dx: Output
+    images: Word
+    outputs: Word
+    """Results of each bin."""
+    height: Word
+    width: Word
+
+
+@MeanGradientFields.kernel("region_means_gradient")
+def _means_gradient_kernel(k: Kernel, f: MeanGradientFields) -> None:
+    bins, plane = f.bins.bin_rows * f.bins.bin_columns, f.height * f.width
+    image_bytes = f.outputs * bins * plane * FLOAT
+    with k.parallel_loop(f.outputs, f.bins.bin_rows, f.bins.bin_columns) as (output, row, column):
+        channel = output * bins + row * f.bins.bin_columns + column
+        target = f.dx + channel * plane * FLOAT
+        with k.loop(f.images) as image:
+            cleared = target + image.i * image_bytes
+
+            def clear(place: Word, some: Condition | None) -> None:
+                k.store(k.constant(0.0), cleared + place, some)
+
+            each_vector(k, plane, clear)
+        with k.loop(f.bins.regions) as region:
+            one = f.bins.bin(k, region.i, row, column)
+            dy = k.broadcast(f.dy + (region.i * f.outputs * bins + channel) * FLOAT)
+            share = dy / one.pixels(k)
+            with k.loop(one.rows[1], one.rows[0]) as line:
+                start = target + one.image * image_bytes + line.i * f.width * FLOAT
+                with k.loop(one.columns[1], one.columns[0], k.width) as pixel:
+                    some, here = k.lane_mask(one.columns[1] - pixel.i), start + pixel.i * FLOAT
+                    k.store(k.load(here, some) + share, here, some)
+
+
+class RegionMeanGradient(RegionKernel):
+    """Gradient of :class:`RegionMeans`: each pixel of a bin gets its share.
+
+    A run takes the gradient of the means, and the result, that of the images.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], regions: int, pooled: tuple[int, int], tuning: Tuning
+    ) -> None:
+        images, channels, height, width = shape
+        values = MeanGradientFields.values(
+            bins=BinFields.of(regions, pooled), images=images, outputs=channels // prod(pooled),
+            height=height, width=width,
+        )  # fmt: skip
+        threads = threads_for(tuning, regions * channels, FEWEST_MEANS_EACH)
+        kernel = _means_gradient_kernel(tuning.width)
+        super().__init__("region means gradient", kernel, values, tuning, threads)

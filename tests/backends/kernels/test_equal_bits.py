@@ -47,7 +47,12 @@ from demitasse.backends.kernels.norm import Normalization, NormalizationGradient
 from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.recurrence import Recurrence
 from demitasse.backends.kernels.resize import Interpolation
-from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMaximaGradient, RegionMeans
+from demitasse.backends.kernels.roi_pooling import (
+    RegionMaxima,
+    RegionMaximaGradient,
+    RegionMeanGradient,
+    RegionMeans,
+)
 from demitasse.backends.kernels.row_selection import RowSelection, RowSums
 from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
 from demitasse.backends.kernels.softmax import Softmax
@@ -358,11 +363,13 @@ def regions(width):
     shape = (2, 48, *SIZE)
     images, bins, y = last(shape), some_bins(shape, 12, (4, 4)), aligned(12 * 48 * 16)
     x, sizes = in_memory(numbers(*shape), images), (12, (4, 4), Tuning(width))
-    RegionMaxima(images, *sizes).run(x, bins, y)
+    RegionMaxima(images, *sizes).run(bins, x, y)
     means, dx = aligned(12 * 3 * 16), np.empty_like(x)
-    RegionMeans(shape, *sizes).run(numbers(*shape), bins, means)
-    RegionMaximaGradient(images, *sizes).run(x, bins, numbers(y.size, seed=1), dx)
-    return y, means, dx
+    RegionMeans(shape, *sizes).run(bins, numbers(*shape), means)
+    RegionMaximaGradient(images, *sizes).run(bins, x, numbers(y.size, seed=1), dx)
+    shares = np.empty_like(x)
+    RegionMeanGradient(shape, *sizes).run(bins, means, shares)
+    return y, means, dx, shares
 
 
 def rows(width):

@@ -30,7 +30,7 @@ def check(x, bins, tuning):
     got = np.full(want.size + 1, 77.0, np.float32)
     kernel = RegionMaxima(images, want.shape[0], want.shape[2:], tuning)
 
-    kernel.run(in_memory(x, images), bins, got)
+    kernel.run(bins, in_memory(x, images), got)
 
     want = want.transpose(0, 2, 3, 1)
     np.testing.assert_array_equal(got[:-1].reshape(want.shape), want)
@@ -58,7 +58,7 @@ def check_gradient(x, bins, tuning):
     got = np.full(x.size + 1, 77.0, np.float32)
     kernel = RegionMaximaGradient(images, regions, pooled, tuning)
 
-    kernel.run(in_memory(x, images), bins, np.ascontiguousarray(dy.transpose(0, 2, 3, 1)), got)
+    kernel.run(bins, in_memory(x, images), np.ascontiguousarray(dy.transpose(0, 2, 3, 1)), got)
 
     want = gradient(x, bins, dy).transpose(0, 2, 3, 1)
     np.testing.assert_array_equal(got[:-1].reshape(want.shape), want)

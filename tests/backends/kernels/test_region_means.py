@@ -1,11 +1,11 @@
-"""Means of the bins of regions, on arrays, against loops in numpy."""
+"""Means of the bins of regions and their gradients, on arrays, against loops in numpy."""
 
 import numpy as np
 import pytest
 from bins import some_bins
 from stages import WIDTH, normal
 
-from demitasse.backends.kernels.roi_pooling import RegionMeans
+from demitasse.backends.kernels.roi_pooling import RegionMeanGradient, RegionMeans
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
 
@@ -27,7 +27,7 @@ def run(x, bins, tuning):
     want = means(x, bins)
     got = np.full(want.size + 1, 77.0, np.float32)
 
-    RegionMeans(x.shape, len(want), want.shape[2:], tuning).run(x, bins, got)
+    RegionMeans(x.shape, len(want), want.shape[2:], tuning).run(bins, x, got)
 
     assert got[-1] == 77
     return got[:-1].reshape(want.shape), want
@@ -42,6 +42,32 @@ def test_each_bin_has_channels_of_its_own(pooled, outputs, width):
     got, want = run(x, some_bins(x.shape, 20, pooled), Tuning(width))
 
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def gradient(shape, bins, dy):
+    """Return the gradient of the images: each pixel of a bin gets its share."""
+    items, rows, columns = bins
+    parts = np.zeros((shape[0], *dy.shape[1:], *shape[2:]), np.float32)
+    for r, i, j in np.ndindex(len(items), *dy.shape[2:]):
+        seen = parts[items[r], :, i, j, slice(*rows[r, i]), slice(*columns[r, j])]
+        if seen.size:
+            seen += (dy[r, :, i, j] / np.float32(seen[0].size))[:, None, None]
+    return parts.reshape(shape)
+
+
+@WIDTH
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("outputs", [1, 5])
+@pytest.mark.parametrize("pooled", [(1, 1), (2, 3), (7, 7)])
+def test_each_pixel_of_a_bin_gets_its_share_of_the_gradient(pooled, outputs, threads, width):
+    shape = 3, outputs * pooled[0] * pooled[1], 6, 19
+    bins, dy = some_bins(shape, 20, pooled), normal(20, outputs, *pooled)
+    got = np.full(np.prod(shape) + 1, 77.0, np.float32)
+
+    RegionMeanGradient(shape, 20, pooled, Tuning(width, threads)).run(bins, dy, got)
+
+    assert got[-1] == 77
+    np.testing.assert_array_equal(got[:-1].reshape(shape), gradient(shape, bins, dy))
 
 
 @WIDTH

@@ -7,7 +7,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import InputArg, OutputArg, rounded_ends
+from demitasse.backends.cpu.arguments import Argument, InputArg, OutputArg, rounded_ends
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import first_suitable, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call, kernel_tuning
@@ -17,8 +17,10 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.resize import Interpolation
 from demitasse.backends.kernels.roi_pooling import (
+    RegionKernel,
     RegionMaxima,
     RegionMaximaGradient,
+    RegionMeanGradient,
     RegionMeans,
 )
 from demitasse.backends.kernels.tuning import NARROW, Tuning
@@ -102,10 +104,8 @@ class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
 
     replayable = backward_replayable = False
 
-    def __init__(self, engine: Engine, op: ops.ROIPool | ops.PSROIPool, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        message = "a gradient of means is wanted; our kernel of means runs forward"
-        decline_if(at.backward and isinstance(op, ops.PSROIPool), message)
+    _bins: Bins
+    """Bins of the regions of the last forward pass."""
 
     def prepare(self) -> None:
         op, known, target = self.op, [layouts.plain(self.op.bottom)], layouts.plain(self.op.top)
@@ -113,37 +113,44 @@ class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
             target = layouts.innermost(op.top, 1)
             known = [self.expected(self.at.bottom[0], op.bottom), layouts.innermost(op.bottom, 1)]
         layout, kernel = first_suitable(known, self._kernel)
-        ends = self.in_and_out(layout, target)
 
         def run(x: np.ndarray, y: np.ndarray) -> None:
-            kernel.run(x, self._bins(), y)
+            self._bins = self._present_bins()
+            kernel.run(self._bins, x, y)
 
+        ends = self.in_and_out(layout, target)
         self.forward_calls = [KernelCall(self.engine, run, *ends, code=kernel.code)]
 
     def prepare_backward(self) -> None:
+        op, [bottom, _] = self.op, self.at.bottom
         if not self.at.propagate_down[0]:
             return
-        x, y = (layouts.innermost(shape, 1) for shape in (self.op.bottom, self.op.top))
-        kernel = RegionMaximaGradient(suitable_images(x, 1), *self._sizes())
+        kernel: RegionKernel
+        if isinstance(op, ops.PSROIPool):
+            kernel = RegionMeanGradient(op.bottom, *self._sizes)
+            ends: tuple[Argument, ...] = self.gradients(*map(layouts.plain, (op.bottom, op.top)))
+        else:
+            x, y = (layouts.innermost(shape, 1) for shape in (op.bottom, op.top))
+            kernel = RegionMaximaGradient(suitable_images(x, 1), *self._sizes)
+            ends = InputArg(bottom, x), *self.gradients(x, y)
 
-        def run(x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-            kernel.run(x, self._bins(), dy, dx)
+        def run(*arrays: np.ndarray) -> None:
+            kernel.run(self._bins, *arrays)
 
-        ends = InputArg(self.at.bottom[0], x), *self.gradients(x, y)
         self.backward_calls = [KernelCall(self.engine, run, *ends, code=kernel.code)]
 
-    def _kernel(self, layout: Layout) -> RegionMaxima | RegionMeans:
+    def _kernel(self, layout: Layout) -> RegionKernel:
         if isinstance(self.op, ops.PSROIPool):
-            return RegionMeans(self.op.bottom, *self._sizes())
-        return RegionMaxima(suitable_images(layout, 1), *self._sizes())
+            return RegionMeans(self.op.bottom, *self._sizes)
+        return RegionMaxima(suitable_images(layout, 1), *self._sizes)
 
+    @property
     def _sizes(self) -> tuple[int, tuple[int, int], Tuning]:
-        """Return the number of regions, the rows and columns of their bins, and the tuning."""
+        """Number of regions, rows and columns of their bins, and the tuning."""
         regions, _, height, width = self.op.top
         return regions, (height, width), kernel_tuning(self.engine)
 
-    def _bins(self) -> Bins:
-        """Return the bins of the present regions."""
+    def _present_bins(self) -> Bins:
         op, regions = self.op, self.at.bottom[1]
         corners = regions.data_memory.cpu_data()[: op.top[0] * VALUES].reshape(-1, VALUES)
         cut = bins_between

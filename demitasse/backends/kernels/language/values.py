@@ -432,6 +432,12 @@ def integers(vector: Vector) -> IntVector:
     return IntVector(vector.code, kind, vector.converted("fptosi", kind))
 
 
+def floats(numbers: IntVector) -> Vector:
+    """Return signed integers as floats."""
+    kind = vector_kind(numbers.kind.lanes, NUMBER)
+    return Vector(numbers.code, kind, numbers.converted("sitofp", kind))
+
+
 def exp2_int(vector: Vector) -> Vector:
     """Return 2 ** n of integers from -126 to 127; other values and NaN are undefined."""
     exponent = (integers(vector) + 127) << 23
