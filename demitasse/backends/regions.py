@@ -13,7 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from demitasse.backends import ops
 from demitasse.errors import ErrorCode, ShapeError
+
+VALUES = 5
+"""Values of a region."""
 
 Span = tuple[int, int]
 
@@ -48,6 +52,15 @@ class Bins(NamedTuple):
             for axis in (self.rows, self.columns)
         )
         return [Region(*parts) for parts in zip(self.items.tolist(), *spans, strict=True)]
+
+
+def bins_of(op: ops.ROIPool | ops.PSROIPool, rois: np.ndarray) -> Bins:
+    """Return the bins of regions (R, 5) for an operation; see :func:`bins`."""
+    cut = bins_between
+    if isinstance(op, ops.ROIPool):
+        rois, cut = widened(rois, op.pad_ratio), bins
+    images, _, height, width = op.bottom
+    return cut(rois, op.scale, (op.top[2], op.top[3]), images, (height, width))
 
 
 def bins(

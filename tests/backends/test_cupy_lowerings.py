@@ -250,6 +250,40 @@ def test_rectifier_of_what_is_not_finite(place):
     check(net, "ActivationStep", on=place)
 
 
+@pytest.mark.parametrize("place", ["host", "cuda:0", (2, 4)], ids=str)
+class TestRegions:
+    PLACES = np.array([[1, 0, 0, 40, 30], [0, 20, 10, 90, 95], [1, 60, 50, 10, 5], [0, 9, 9, 9, 9]])
+
+    def net(self, kind, param, channels, size=(7, 9)):
+        text = f'type: "{kind}" {param} propagate_down: [true, false]'
+        net = net_of(text, (2, channels, *size), (4, 5))
+        net.blobs["x1"].data[...] = self.PLACES
+        return net
+
+    @pytest.mark.parametrize("pooled", [(1, 1), (3, 2), (12, 5)])
+    def test_maxima(self, place, pooled):
+        high, wide = pooled
+        param = f"roi_pooling_param {{ pooled_h: {high} pooled_w: {wide} spatial_scale: 0.1 }}"
+        net = self.net("ROIPooling", param, 3)
+        net.blobs["x0"].data[0] = np.round(net.blobs["x0"].data[0])  # equal values
+
+        check(net, "RegionStep", on=cuda_at(place))
+
+    @pytest.mark.parametrize("group", [1, 3])
+    def test_means(self, place, group):
+        param = f"psroi_pooling_param {{ output_dim: 2 group_size: {group} spatial_scale: 0.1 }}"
+
+        check(self.net("PSROIPooling", param, 2 * group * group), "RegionStep", on=cuda_at(place))
+
+    def test_nan_is_the_largest_value(self, place):
+        param = "roi_pooling_param { pooled_h: 3 pooled_w: 2 spatial_scale: 0.1 }"
+        net = self.net("ROIPooling", param, 3)
+        net.blobs["x0"].data[:, :, 1, 1:3] = math.nan
+        net.blobs["x0"].data[:, :, 4] = -math.inf
+
+        check(net, "RegionStep", on=cuda_at(place))
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 @pytest.mark.parametrize("top", ["y", "x0"])
 @with_many_threads

@@ -11,7 +11,7 @@ from demitasse.backends.cupy.steps.losses import (
     SoftmaxStep,
 )
 from demitasse.backends.cupy.steps.norm import batch_norm
-from demitasse.backends.cupy.steps.pooling import pool
+from demitasse.backends.cupy.steps.pooling import RegionStep, pool
 from demitasse.backends.cupy.steps.products import InnerProductStep, ScaleStep
 from demitasse.backends.step import Lowerings
 
@@ -28,6 +28,8 @@ LOWERINGS: Lowerings = {
     ops.LRN: (LRNStep,),
     ops.PairLoss: (PairLossStep,),
     ops.Pool: (pool,),
+    ops.PSROIPool: (RegionStep,),
+    ops.ROIPool: (RegionStep,),
     ops.Scale: (ScaleStep,),
     ops.Softmax: (SoftmaxStep,),
     ops.SoftmaxLoss: (SoftmaxLossStep,),

@@ -24,7 +24,7 @@ from demitasse.backends.kernels.roi_pooling import (
     RegionMeans,
 )
 from demitasse.backends.kernels.tuning import NARROW, Tuning
-from demitasse.backends.regions import Bins, bins, bins_between, widened
+from demitasse.backends.regions import VALUES, Bins, bins_of
 from demitasse.backends.step import Operands, decline_gradients, decline_if
 
 
@@ -95,10 +95,6 @@ class SpatialPyramidPoolStep(CpuStep[ops.SpatialPyramidPool]):
         return copy_call(self.engine, source, target, there=there)
 
 
-VALUES = 5
-"""Fields of a region."""
-
-
 class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
     """Means from C order to C order; maxima from a layout of channels to channels last."""
 
@@ -115,7 +111,7 @@ class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
         layout, kernel = first_suitable(known, self._kernel)
 
         def run(x: np.ndarray, y: np.ndarray) -> None:
-            self._bins = self._present_bins()
+            self._bins = bins_of(op, self.at.bottom[1].cpu_data().reshape(-1, VALUES))
             kernel.run(self._bins, x, y)
 
         ends = self.in_and_out(layout, target)
@@ -149,15 +145,6 @@ class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
         """Number of regions, rows and columns of their bins, and the tuning."""
         regions, _, height, width = self.op.top
         return regions, (height, width), kernel_tuning(self.engine)
-
-    def _present_bins(self) -> Bins:
-        op, regions = self.op, self.at.bottom[1]
-        corners = regions.data_memory.cpu_data()[: op.top[0] * VALUES].reshape(-1, VALUES)
-        cut = bins_between
-        if isinstance(op, ops.ROIPool):
-            corners, cut = widened(corners, op.pad_ratio), bins
-        images, size = op.bottom[0], (op.bottom[2], op.bottom[3])
-        return cut(corners, op.scale, (op.top[2], op.top[3]), images, size)
 
 
 class InterpolationStep(CpuStep[ops.Interpolation]):

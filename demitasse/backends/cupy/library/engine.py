@@ -32,7 +32,7 @@ from demitasse.errors import DeviceError
 
 FAMILIES = (
     "activation", "batch_norm", "conv", "elementwise", "function", "input", "loss", "lrn", "pool",
-    "random", "softmax", "storage", "sums", "update",
+    "random", "region", "softmax", "storage", "sums", "update",
 )  # fmt: skip
 
 MOST_THREADS = 512

@@ -1,12 +1,15 @@
-"""Pooling over depth, height and width."""
+"""Pooling over depth, height and width, and over regions of interest."""
 
 import math
+
+import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cupy.layout import reads_channels_last
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
-from demitasse.backends.step import Operands, decline_if, decline_in_place
+from demitasse.backends.regions import VALUES, bins_of
+from demitasse.backends.step import Operands, Saved, decline_if, decline_in_place
 
 AXES = 3  # spatial axes of the kernels
 
@@ -110,3 +113,46 @@ def pool(engine: Engine, op: ops.Pool, at: Operands) -> MaxPoolStep | AveragePoo
     """Return the Step for MAX or AVE pooling."""
     decline_if(op.method == "STOCHASTIC", "STOCHASTIC; there are kernels for MAX and AVE")
     return MaxPoolStep(engine, op, at) if op.method == "MAX" else AveragePoolStep(engine, op, at)
+
+
+class RegionStep(GpuStep[ops.ROIPool | ops.PSROIPool]):
+    """Maxima or means of the bins of regions, which the host computes.
+
+    Shapes: map (N, C, H, W), regions (R, 5) -> top (R, D, height, width).
+    """
+
+    replayable = False
+
+    def __init__(self, engine: Engine, op: ops.ROIPool | ops.PSROIPool, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        self._maxima = isinstance(op, ops.ROIPool)
+        name = "region_maxima" if self._maxima else "region_means"
+        flags = (int(at.backward),) if self._maxima else ()
+        small, large = math.prod(op.top), math.prod(op.bottom)
+        numbers = (*op.bottom[1:], op.top[0], *op.top[2:])
+        self._forward = engine.elementwise(
+            "region", name, self.dtype, small, *numbers, *flags, reach=large
+        )
+        self._backward = engine.elementwise(
+            "region", f"{name}_gradient", self.dtype, large, *numbers, reach=small
+        )
+
+    def forward(self) -> None:
+        at = self.at
+        tables = bins_of(self.op, at.bottom[1].cpu_data().reshape(-1, VALUES))
+        flat = np.concatenate([table.reshape(-1) for table in tables], dtype=np.int32)
+        self._bins = self.engine.asarray(flat)
+        x, y = at.bottom[0].read(), at.top[0].buffer()
+        # the kernel does not write to a placeholder for winners
+        winners = [self._winners.buffer() if at.backward else y] if self._maxima else []
+        self._forward(x, self._bins, y, *winners)
+
+    def backward(self) -> None:
+        at = self.at
+        if at.propagate_down[0]:
+            winners = [self._winners.read()] if self._maxima else []
+            self._backward(*winners, at.top[0].read_diff(), self._bins, at.bottom[0].diff_buffer())
+
+    @property
+    def _winners(self) -> Saved:
+        return self.at.saved("winners", self.op.top, "int32")
