@@ -17,7 +17,6 @@ from demitasse.core.paths import real_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
 from demitasse.graph import listed
 from demitasse.interop.onnx_import.converters import CONVERTERS, REASONS
-from demitasse.interop.onnx_import.converters.elementwise import fuse_gelu
 from demitasse.interop.onnx_import.model import (
     FLOATS,
     NARROW_INTEGERS,
@@ -29,6 +28,7 @@ from demitasse.interop.onnx_import.model import (
     refuse,
 )
 from demitasse.interop.onnx_import.net_builder import NetBuilder
+from demitasse.interop.onnx_import.patterns import fused_nodes
 from demitasse.io.proto.write import text_of
 from demitasse.io.weights.save import caffemodel_pieces
 from demitasse.net import Net
@@ -219,7 +219,7 @@ def _build(model: Model) -> NetBuilder:
         builder.notes.append(f"values of {' and '.join(other)} are computed in float32")
     faults = dict(model.faults)
     lost: set[str] = set()  # outputs of nodes without a layer
-    for node in fuse_gelu(model):
+    for node in fused_nodes(model):
         follows_fault = any(one is not None and one.name in lost for one in node.inputs)
         fault = "" if follows_fault else _convert(node, builder)
         if fault:

@@ -273,6 +273,56 @@ def test_a_value_inside_a_gelu_that_others_read_is_there(outputs, tmp_path):
     )
 
 
+GROUPS = np.array([2, 3, 1, 6, 6])
+IMAGES = np.array([2, 3, 6, 6])
+
+
+def shuffle(perm=(0, 2, 1, 3, 4), table=GROUPS, images=IMAGES):
+    """Nodes that transpose groups of channels, and constants."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "table"], ["groups"], name="groups"),
+        helper.make_node("Transpose", ["groups"], ["turned"], perm=perm, name="turn"),
+        helper.make_node("Reshape", ["turned", "images"], ["y"], name="shuffle"),
+    ]
+    return nodes, {"table": np.array(table), "images": np.array(images)}
+
+
+def kinds(net):
+    return [net.layer_by_name(name).type for name in net.layer_names]
+
+
+def test_transposed_groups_of_channels_are_one_layer(tmp_path):
+    model = write(tmp_path / "net.onnx", *shuffle())
+
+    imported = import_onnx(model, check=True)
+
+    assert kinds(imported.net) == ["Input", "ShuffleChannel"]
+    assert imported.net.layer_names[1] == "shuffle"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"perm": (0, 2, 1, 4, 3)},
+        {"table": (2, 3, 6, 6, 1), "perm": (0, 2, 1, 3, 4)},
+        {"table": (3, 2, 1, 6, 6)},
+        {"images": (2, 1, 18, 6)},
+    ],
+    ids=str,
+)
+def test_other_transpositions_keep_their_layers(other, tmp_path):
+    model = write(tmp_path / "net.onnx", *shuffle(**other))
+
+    assert "ShuffleChannel" not in kinds(import_onnx(model, check=True).net)
+
+
+def test_groups_that_others_read_keep_their_layers(tmp_path):
+    nodes, constants = shuffle()
+    model = write(tmp_path / "net.onnx", nodes, constants, outputs=["y", "groups"])
+
+    assert "ShuffleChannel" not in kinds(import_onnx(model, check=True).net)
+
+
 def with_functions(path, bodies):
     """Write a model that calls the first of some functions, given as the names they call."""
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

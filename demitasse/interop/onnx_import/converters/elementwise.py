@@ -1,13 +1,12 @@
-"""Converters of elementwise operators, and fusion of GELU."""
+"""Converters of elementwise operators."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from demitasse.interop.onnx_import.converters.arithmetic import LARGEST, multiply
-from demitasse.interop.onnx_import.model import Model, Node, Tensor, refuse
+from demitasse.interop.onnx_import.model import Node, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
 
 BROADCAST = 7
@@ -154,94 +153,3 @@ CONVERTERS: Mapping[str, Converter] = {
     "Swish": lambda node, net: _with_alpha(node, net, "Swish", "beta", 1.0),
     "Tanh": _plain("TanH"),
 }
-
-
-# -- fusion of GELU ----------------------------------------------------------------------------
-
-HALF_ROOT = math.sqrt(0.5)
-
-
-def fuse_gelu(model: Model) -> list[Node]:
-    """Return the nodes of a model, with one Gelu node for each GELU built of an Erf."""
-    nodes = {id(node): node for node in model.nodes}
-    readers: dict[str, list[Node]] = {}
-    for node in model.nodes:
-        for one in node.inputs:
-            if one is not None:
-                readers.setdefault(one.name, []).append(node)
-    made = {one.name: node for node in model.nodes for one in node.outputs if one is not None}
-    for erf in [node for node in model.nodes if node.op == "Erf"]:
-        found = _match_gelu(erf, made, readers, set(model.outputs))
-        if found is not None:
-            last, x, inner = found
-            for node in inner:
-                nodes.pop(id(node), None)
-            nodes[id(last)] = Node("Gelu", last.name, last.opset, [x], last.outputs)
-    return [nodes[id(node)] for node in model.nodes if id(node) in nodes]
-
-
-def _match_gelu(
-    erf: Node, made: dict[str, Node], readers: dict[str, list[Node]], outputs: set[str]
-) -> tuple[Node, Tensor, Sequence[Node]] | None:
-    """Return the last node of x (1 + erf(x / sqrt(2))) / 2, x, and the earlier nodes."""
-
-    def next_of(node: Node) -> Node | None:
-        found = readers.get(node.y.name, [])
-        return found[0] if len(found) == 1 and node.y.name not in outputs else None
-
-    inside = made.get(erf.x.name)
-    factor, x = _number(inside)
-    if inside is None or x is None or factor is None or inside.op not in {"Mul", "Div"}:
-        return None
-    factor = 1 / factor if inside.op == "Div" else factor
-    more = next_of(erf)
-    if not _near(factor, HALF_ROOT) or more is None or more.op != "Add":
-        return None
-    one, _ = _number(more)
-    if one != 1:
-        return None
-    inner, gain, has_x, node = [erf, more], 1.0, False, more
-    if next_of(inside) is not None:
-        inner.append(inside)
-    while (after := next_of(node)) is not None and after.op in {"Mul", "Div"}:
-        number, _ = _number(after)
-        other = next((b for b in after.inputs if b is not None and b.name != node.y.name), None)
-        if number is not None:
-            gain *= 1 / number if after.op == "Div" else number
-        elif other is not None and after.op == "Mul" and not has_x:
-            has_x = True
-            if other.name != x.name:
-                half = made.get(other.name)
-                number, source = _number(half)
-                if half is None or number is None or source != x:
-                    return None
-                gain *= 1 / number if half.op == "Div" else number
-                if next_of(half) is not None:
-                    inner.append(half)
-        else:
-            return None
-        if has_x and _near(gain, 0.5):
-            return after, x, inner
-        inner.append(after)
-        node = after
-    return None
-
-
-def _number(node: Node | None) -> tuple[float | None, Tensor | None]:
-    """Return the constant scalar of a product or sum, and the other operand."""
-    if node is None or node.op not in {"Mul", "Div", "Add"}:
-        return None, None
-    first, second = node.optional_input(0), node.optional_input(1)
-    if first is None or second is None:
-        return None, None
-    for number, other in ((second, first), (first, second)):
-        if number.array is not None and number.array.size == 1:
-            value = float(number.array.reshape(()))
-            if node.op == "Div" and (number is first or not value):
-                return None, None
-            return value, other
-    return None, None
-
-
-def _near(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=1e-6)

@@ -78,6 +78,11 @@ def _transpose(node: Node, net: NetBuilder) -> Result:
     return net.permute(x, order)
 
 
+def _shuffle(node: Node, net: NetBuilder) -> Result:
+    group = {"group": node.attributes["group"]}
+    return net.add("ShuffleChannel", [net.blob(node.x)], node.x.shape, shuffle_channel_param=group)
+
+
 def _pad(node: Node, net: NetBuilder) -> Result:
     """Add a Convolution for constant pads, BatchReindex for others, and Slice for negative pads."""
     before, after = _pads(node)
@@ -278,6 +283,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "Pad": _pad,
     "Reshape": _reshape,
     "Resize": _resize,
+    "ShuffleChannel": _shuffle,
     "Slice": _slice,
     "SpaceToDepth": _blocks_moved,
     "Split": _split,
