@@ -241,6 +241,17 @@ class TestMatching:
 
         assert value == pytest.approx(loss(shared), rel=1e-6)
 
+    def test_predicted_boxes_that_leave_the_picture_are_no_match_of_any_class(self):
+        away = np.zeros((2, 4, CLASSES, 4))
+        away[:, 0] = -1  # class 1 has one object in either image, class 0 none
+        fields = "share_location: false use_prior_for_matching: false mining_type: NONE"
+        bottoms = [away.reshape(2, -1), SCORES, PRIORS, OBJECTS]
+
+        one = make_layer(text(f"{fields} ignore_cross_boundary_bbox: true"), bottoms)
+        one.forward()
+
+        assert not one.backward(1.0)[0].reshape(away.shape)[:, 0].any()
+
     def test_predicted_boxes_may_be_matched(self):
         away = np.zeros((2, 4, 4))
         away[0, 3] = (BOXES[0] - PRIOR[3]) / VARIANCE[3]  # says where the object is

@@ -223,4 +223,4 @@ class TargetAssigner:
         for kind in range(self.classes):
             own = np.flatnonzero(objects.labels == kind)
             one, max_iou[kind] = find(objects.boxes[own], boxes[:, kind])
-            matched_gt[kind] = np.where(one >= 0, own[one] if len(own) else one, one)
+            matched_gt[kind] = np.append(own, [IGNORED, UNMATCHED])[one]  # -2 and -1 stay
