@@ -55,6 +55,8 @@ def train(
     """Train with a solver file, from weights or a solver state; snapshots go to its folder."""
     param = read_solver_params(file)
     param.snapshot_prefix = str(file.parent / param.snapshot_prefix)
+    if param.net:  # the current folder may be the example's own, with a net of the same name
+        param.net = str(file.parent / param.net)
     if weights is not None:
         param.weights[:] = [str(weights)]
     # Small nets gain little from more threads, and wait for them on a busy machine.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from demitasse.examples.data import SHAPES, digits, draw_shapes, scenes
-from demitasse.examples.script import Arguments
+from demitasse.examples.script import Arguments, train
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = sorted(path.parent.name for path in EXAMPLES.glob("*/run.py"))
@@ -71,6 +71,22 @@ def test_an_example_reaches_what_it_shows(name, tmp_path):
     found = run(Arguments(tmp_path, device="cpu"))
 
     CHECKS[name](found)
+
+
+def test_an_example_trains_the_net_of_its_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # as in the example's own folder, which has a net of this name
+    out = Path("runs")
+    out.mkdir()
+    for folder, name in ((Path(), "own"), (out, "copied")):
+        data = 'type: "DummyData" top: "x" dummy_data_param { shape { dim: 1 } }'
+        net = f'name: "{name}" layer {{ name: "x" {data} }}'
+        (folder / "net.prototxt").write_text(net, encoding="utf-8")
+    solver = 'net: "net.prototxt" base_lr: 1 lr_policy: "fixed" snapshot_prefix: "a"'
+    (out / "solver.prototxt").write_text(solver, encoding="utf-8")
+
+    trained = train(out / "solver.prototxt", Arguments(out, device="cpu", iterations=1))
+
+    assert trained.net.name == "copied"
 
 
 @pytest.mark.slow
