@@ -139,6 +139,8 @@ def test_a_message_of_a_fork_is_named_where_another_name_looks_alike(field, fork
         ("prior_box_param { fixed_size: 32 density: 4 }", "FaceBoxes"),
         ("prior_box_param { yx_order: true }", "Synopsys Caffe"),
         ("detection_output_param { no_permute: true }", "Synopsys Caffe"),
+        ("detection_output_param { objectness_score: 0.01 }", "DeepDetect and RefineDet"),
+        ("multibox_loss_param { objectness_score: 0.01 }", "DeepDetect and RefineDet"),
         ("batch_norm_param { add_eps_before_sqrt: true }", "Synopsys Caffe"),
         ("bn_param { icnet: true }", "Synopsys Caffe"),
         ("reshape_param { pixelshuffler: 2 }", "Synopsys Caffe"),
