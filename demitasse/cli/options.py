@@ -197,7 +197,7 @@ overwrite_option = switch("--overwrite", "Replace an existing database.")
 
 json_option = switch("--json as_json", "Print JSON on standard output.")
 
-labels_option = option("--labels", "File of class names, one per line.", FILE)
+labels_option = option("--labels", "File of class names, one per line, or SSD's LabelMap.", FILE)
 
 threads_option = option(
     "--threads", "Number of decoder threads. [default: number of CPUs]", POSITIVE

@@ -31,6 +31,7 @@ from demitasse.inference.cards.card import (
     ImageOutput,
     Preprocess,
 )
+from demitasse.io.proto import LabelMap, parse_text
 
 CARD = "model.toml"
 """Name of the card in a model's folder."""
@@ -241,15 +242,19 @@ def _labels(
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Read the names of classes, one per line, in the order of their indices."""
+    """Read the names of classes by index, one per line or, in a prototxt, as SSD's LabelMap."""
     content = _read_bounded(path, MAX_LABEL_FILE, "the file of labels")
-    lines = re.split("\r\n?|\n", content.decode("utf-8-sig", "replace"))
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if len(lines) > MAX_LABELS:
-        message = f"there are {len(lines)} labels; at most {MAX_LABELS} are taken"
+    text = content.decode("utf-8-sig", "replace").rstrip()
+    if path.suffix == ".prototxt":
+        items = parse_text(text, LabelMap, str(path)).item
+        names = {item.label: item.display_name or item.name for item in items}
+    else:
+        names = dict(enumerate(re.split("\r\n?|\n", text) if text else ()))
+    count = max(names, default=-1) + 1
+    if count > MAX_LABELS:
+        message = f"there are {count} labels; at most {MAX_LABELS} are taken"
         raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
-    return tuple(line.strip()[:1000] for line in lines)
+    return tuple(names.get(i, str(i)).strip()[:1000] for i in range(count))
 
 
 def format_card(card: Card, folder: Path, labels: Path | None = None) -> str:

@@ -61,6 +61,22 @@ def test_a_label_is_a_line_without_the_byte_order_mark(tmp_path):
     assert read_labels(file) == ("blue", "sea\u2028green", "re\x0cd")
 
 
+def test_a_label_map_of_ssd_has_the_names_of_its_numbers(tmp_path):
+    file = tmp_path / "labelmap_voc.prototxt"
+    shown = 'item { name: "none_of_the_above" label: 0 display_name: "background" }'
+    file.write_text(f'{shown} item {{ name: "dog" label: 3 }} item {{ name: "cat" label: 1 }}')
+
+    assert read_labels(file) == ("background", "cat", "2", "dog")
+
+
+def test_a_label_map_has_no_more_labels_than_a_list(tmp_path):
+    file = tmp_path / "labels.prototxt"
+    file.write_text('item { name: "far" label: 2000000000 }')
+
+    with expect_error(ConfigError, ErrorCode.LIMIT, mentions="2000000001 labels"):
+        read_labels(file)
+
+
 def test_anchors_belong_to_predictions(model, card):
     anchors = """
 [detect]
