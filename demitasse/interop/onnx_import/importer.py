@@ -28,7 +28,7 @@ from demitasse.interop.onnx_import.model import (
     refuse,
 )
 from demitasse.interop.onnx_import.net_builder import NetBuilder
-from demitasse.interop.onnx_import.patterns import fused_nodes
+from demitasse.interop.onnx_import.patterns import FAULTS, fused_nodes
 from demitasse.io.proto.write import text_of
 from demitasse.io.weights.save import caffemodel_pieces
 from demitasse.net import Net
@@ -261,7 +261,7 @@ def _convert(node: Node, builder: NetBuilder) -> str:
                 builder.assign(blob, output)
     except NetError as error:
         return error.message
-    except (LookupError, ValueError, TypeError, ArithmeticError) as error:
+    except FAULTS as error:
         return f"its attributes or inputs are inconsistent ({error!r})"
     return ""
 

@@ -2,9 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
+from demitasse.errors import NetError
+from demitasse.interop.onnx_import.converters.shapes import pad_value, pads_of
 from demitasse.interop.onnx_import.model import Model, Node, Tensor
+
+FAULTS = NetError, LookupError, ValueError, TypeError, ArithmeticError
+"""Errors of nodes whose attributes or inputs are inconsistent."""
 
 HALF_ROOT = math.sqrt(0.5)
 
@@ -51,7 +58,9 @@ def fused_nodes(model: Model) -> list[Node]:
     """Return the nodes of a model, with one node for each pattern."""
     nodes, graph = {id(node): node for node in model.nodes}, Graph(model)
     for node in model.nodes:
-        match = PATTERNS[node.op](node, graph) if node.op in PATTERNS else None
+        match = None
+        with suppress(*FAULTS):  # the node's converter tells what is wrong
+            match = PATTERNS[node.op](node, graph) if node.op in PATTERNS else None
         if match is not None:
             for one in match.inner:
                 nodes.pop(id(one), None)
@@ -74,6 +83,25 @@ def _shuffle(turn: Node, graph: Graph) -> Match | None:
     group = {"group": table[1]}
     node = Node("ShuffleChannel", last.name, last.opset, [first.x], last.outputs, group)
     return Match(last, node, [first, turn])
+
+
+def _padded_convolution(conv: Node, graph: Graph) -> Match | None:
+    """Match a Pad by zeros before a convolution, which adds them itself, by its Conv."""
+    pad = graph.writers.get(conv.x.name)
+    if pad is None or pad.op != "Pad" or graph.only_reader(pad) is not conv or pad_value(pad):
+        return None
+    attributes = dict(conv.attributes)
+    rule = attributes.pop("auto_pad", b"NOTSET")
+    constant = pad.attributes.get("mode", b"constant") == b"constant"
+    before, after = pads_of(pad)
+    outer, (least, *_) = (*before[:2], *after[:2]), sorted((*before, *after))
+    if not constant or rule not in {b"NOTSET", b"VALID"} or any(outer) or least < 0:
+        return None
+    pads = *before[2:], *after[2:]
+    own = attributes.get("pads") if rule == b"NOTSET" else None
+    attributes["pads"] = [sum(pair) for pair in zip(pads, own or [0] * len(pads), strict=True)]
+    node = replace(conv, inputs=[pad.x, *conv.inputs[1:]], attributes=attributes)
+    return Match(conv, node, [pad])
 
 
 def _gelu(erf: Node, graph: Graph) -> Match | None:
@@ -136,5 +164,5 @@ def _near(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=1e-6)
 
 
-PATTERNS = {"Erf": _gelu, "Transpose": _shuffle}
+PATTERNS = {"Conv": _padded_convolution, "Erf": _gelu, "Transpose": _shuffle}
 """Operator -> what matches a pattern around a node of it."""

@@ -323,6 +323,80 @@ def test_groups_that_others_read_keep_their_layers(tmp_path):
     assert "ShuffleChannel" not in kinds(import_onnx(model, check=True).net)
 
 
+def weight():
+    return np.random.default_rng(0).standard_normal((4, 3, 3, 3), np.float32)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("pads", [[0, 0, 1, 1], [2, 0, 1, 3], [0, 1, 0, 0]], ids=str)
+def test_other_pads_behind_than_before_are_fields_of_a_convolution(pads, group, stride, tmp_path):
+    how = {"pads": pads, "strides": [stride, stride], "group": group}
+    model = write(
+        tmp_path / "net.onnx",
+        [helper.make_node("Conv", ["x", "w"], ["y"], **how)],
+        {"w": weight()[: 4 if group == 1 else 3, : 3 // group]},
+    )
+
+    assert kinds(import_onnx(model, check=True).net) == ["Input", "Convolution"]
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"auto_pad": "SAME_UPPER"},
+        {"auto_pad": "SAME_LOWER"},
+        {"pads": [1, 0, 0, 1]},
+        {"pads": [1, 1, 1, 1], "ceil_mode": 1},
+    ],
+    ids=str,
+)
+def test_pads_of_pooling_need_no_further_layer(how, kind, tmp_path):
+    fields = {"kernel_shape": [3, 3], "strides": [2, 2]} | how
+    model = write(tmp_path / "net.onnx", [helper.make_node(kind, ["x"], ["y"], **fields)])
+
+    assert kinds(import_onnx(model, check=True).net) == ["Input", "Pooling"]
+
+
+@pytest.mark.parametrize("own", [{}, {"pads": [1, 0, 2, 0]}, {"auto_pad": "VALID"}], ids=str)
+def test_zeros_around_images_are_pads_of_the_convolution(own, tmp_path):
+    nodes = [
+        helper.make_node("Pad", ["x", "pads"], ["padded"]),
+        helper.make_node("Conv", ["padded", "w"], ["y"], strides=[2, 2], **own),
+    ]
+    model = write(
+        tmp_path / "net.onnx", nodes, {"pads": np.array([0, 0, 0, 1, 0, 0, 1, 2]), "w": weight()}
+    )
+
+    assert kinds(import_onnx(model, check=True).net) == ["Input", "Convolution"]
+
+
+@pytest.mark.parametrize(
+    ("pads", "more", "own"),
+    [
+        ([0, 0, 0, 1, 0, 0, 1, 2], {"value": np.float32(1)}, {}),
+        ([0, 0, 0, 1, 0, 0, 1, -1], {}, {}),
+        ([0, 0, 1, 1, 0, 0, 1, 1], {}, {"auto_pad": "SAME_UPPER"}),
+        ([0, 0, 1, 1, 0, 0, 1, 1], {"mode": "edge"}, {}),
+    ],
+    ids=str,
+)
+def test_other_pads_before_a_convolution_stay_layers_of_their_own(pads, more, own, tmp_path):
+    constants = {"pads": np.array(pads), "w": weight()}
+    constants |= {name: value for name, value in more.items() if name == "value"}
+    mode = {name: value for name, value in more.items() if name == "mode"}
+    nodes = [
+        helper.make_node(
+            "Pad", ["x", "pads", *(["value"] if "value" in more else [])], ["a"], **mode
+        ),
+        helper.make_node("Conv", ["a", "w"], ["y"], **own),
+    ]
+    model = write(tmp_path / "net.onnx", nodes, constants)
+
+    assert kinds(import_onnx(model, check=True).net) != ["Input", "Convolution"]
+
+
 def with_functions(path, bodies):
     """Write a model that calls the first of some functions, given as the names they call."""
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

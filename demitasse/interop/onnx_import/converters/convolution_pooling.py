@@ -1,11 +1,13 @@
 """Converters of convolutions and poolings.
 
-Caffe pads both sides equally. For unequal pads, the first pad grows by multiples of the stride
-until the last window fits, and a Slice removes the results of the additional windows.
+Layers of two axes have pads of each side. Unequal pads of one or three axes have no fields: the
+first pad grows by multiples of the stride until the last window fits, and a Slice removes the
+results of the additional windows.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,8 +15,13 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.windows import Window
+from demitasse.errors import ShapeError
 from demitasse.interop.onnx_import.model import Node, Shape, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
+from demitasse.layers.windows import PAD_SIDES
+
+IMAGE = 2
+"""Number of axes of an image; Pooling reads a row as an image of one row."""
 
 MOST_CUT = 64
 """Largest number of additional windows before the first one."""
@@ -45,9 +52,11 @@ def _window_of(node: Node, kernel: Shape, spatial: Shape) -> Window:
 
 
 def _convolution(node: Node, net: NetBuilder) -> Result:
-    """Add Convolution, and Slice layers for unequal pads."""
+    """Add Convolution, and Slice layers for unequal pads of one or three axes."""
     x, weight, y = node.x, node.array(1, "weight"), node.y
     window = _window_of(node, weight.shape[2:], x.shape[2:])
+    if len(window.kernel) == IMAGE:
+        return _weighted(net, "Convolution", node, weight, len(weight), window, y.shape[2:], (0, 0))
     axes = zip(x.shape[2:], window.pad, window.extent, window.stride, y.shape[2:], strict=True)
     skipped = [  # each additional window before the first adds another behind the last
         max(0, out - 1 - (size + 2 * before - extent) // stride)
@@ -113,11 +122,13 @@ def _weighted(
     if has_bias:
         weights.append(node.array(2, "bias"))
     fields: dict[str, Any] = {"num_output": outputs, "kernel_size": _shortest(window.kernel)}
+    pad = window.pad if window.pad == window.pad_after else ()
     for name, values, usual in (
-        ("pad", window.pad, 0), ("stride", window.stride, 1), ("dilation", window.dilation, 1)
+        ("pad", pad, 0), ("stride", window.stride, 1), ("dilation", window.dilation, 1)
     ):  # fmt: skip
-        if set(values) != {usual}:
+        if {*values} - {usual}:
             fields[name] = _shortest(values)
+    fields |= _pads_of_sides(window)
     if (group := node.attributes.get("group", 1)) != 1:
         fields["group"] = group
     if not has_bias:
@@ -127,6 +138,13 @@ def _weighted(
         convolution_param=fields,
     )  # fmt: skip
     return _cropped(net, top, skipped, node.y.shape[2:])
+
+
+def _pads_of_sides(window: Window) -> dict[str, int]:
+    """Return the fields of pads that differ between the sides of two axes."""
+    if window.pad == window.pad_after:
+        return {}
+    return dict(zip(PAD_SIDES, (*window.pad, *window.pad_after), strict=True))
 
 
 def _cropped(net: NetBuilder, x: str, skipped: Sequence[int], out: Shape) -> str:
@@ -145,9 +163,6 @@ def _shortest(values: Shape) -> list[int]:
 
 ROUND_MODES = ("CEIL", "FLOOR")
 """Round modes of Pooling, the default first."""
-
-IMAGE = 2
-"""Number of axes of an image; a row is read as an image of one row."""
 
 
 def _global_pool(node: Node, net: NetBuilder, method: str) -> Result:
@@ -171,13 +186,18 @@ def _pool(node: Node, net: NetBuilder, method: str) -> Result:
         given = Window((1, *given.kernel), (1, *given.stride), (0, *given.pad),
                        (1, *given.dilation), (0, *given.pad_after))  # fmt: skip
         spatial, out = (1, *spatial), (1, *out)
-    skipped, rounding = _plan_windows(given, spatial, out)
-    window = _grown(given, skipped)
+    window, skipped, rounding = _plan_windows(given, spatial, out)
+    factors = None
+    if method == "AVE":
+        with_pads = bool(node.attributes.get("count_include_pad", 0))
+        ours = replace(given, after=window.pad_after).divisors(spatial, out, pads=True)
+        theirs = given.divisors(spatial, out, pads=with_pads)
+        if not np.array_equal(ours, theirs):
+            method, factors = ("AVE", ours / theirs) if with_pads else ("AVE_EXC_PAD", None)
     made = window.pooled(spatial, ceil=rounding == "CEIL")
     fields = _fields(method, window, rounding)
     found = net.add("Pooling", [x], (*node.y.shape[:2], *made), pooling_param=fields)
     found = _cropped(net, found, skipped, out)
-    factors = _factors(node, given, spatial, out, window.pad) if method == "AVE" else None
     if factors is not None:
         how = {"axis": 2, "num_axes": len(out)}
         found = net.add("Scale", [found], net.shapes[found], weights=[factors], scale_param=how)
@@ -187,13 +207,14 @@ def _pool(node: Node, net: NetBuilder, method: str) -> Result:
 def _fields(method: str, window: Window, rounding: str) -> dict[str, Any]:
     """Return the fields of a Pooling layer."""
     fields: dict[str, Any] = {"pool": method}
+    pad = window.pad if window.pad == window.pad_after else ()
     for name, short, values, usual in (
         ("kernel", "kernel_size", window.kernel, None),
         ("stride", "stride", window.stride, 1),
-        ("pad", "pad", window.pad, 0),
+        ("pad", "pad", pad, 0),
     ):
-        if len(set(values)) == 1:
-            if values[0] != usual:
+        if len(set(values)) <= 1:
+            if {*values} - {usual}:
                 fields[short] = values[0]
         elif len(values) != IMAGE:
             fields[f"{short}_3d"] = list(values)
@@ -201,14 +222,19 @@ def _fields(method: str, window: Window, rounding: str) -> dict[str, Any]:
             fields[f"{name}_h"], fields[f"{name}_w"] = values
     if rounding == "FLOOR":
         fields["round_mode"] = "FLOOR"
-    return fields
+    return fields | _pads_of_sides(window)
 
 
-def _plan_windows(window: Window, spatial: Shape, out: Shape) -> tuple[Shape, str]:
-    """Return the number of additional windows before the first along each axis, and the round mode.
+def _plan_windows(window: Window, spatial: Shape, out: Shape) -> tuple[Window, Shape, str]:
+    """Return windows, those of them before the first wanted along each axis, and the round mode.
 
     Of the modes that fit, the one with fewer excess windows is returned.
     """
+    fits_kernel = all(max(pair) < k for pair, k in zip(window.pads, window.kernel, strict=True))
+    for rounding in ROUND_MODES if len(out) == IMAGE and fits_kernel else ():
+        with suppress(ShapeError):
+            if window.pooled(spatial, ceil=rounding == "CEIL") == out:
+                return window, (0, 0), rounding
     beyond = any(
         (n - 1) * stride - before >= size
         for n, stride, before, size in zip(out, window.stride, window.pad, spatial, strict=True)
@@ -226,7 +252,7 @@ def _plan_windows(window: Window, spatial: Shape, out: Shape) -> tuple[Shape, st
             f"stride {list(window.stride)}, which exceed those of Caffe's Pooling"
         )
     _, skipped, rounding = min(fits, key=lambda fit: fit[0])
-    return skipped, rounding
+    return _grown(window, skipped), skipped, rounding
 
 
 def _plan_axis(
@@ -244,16 +270,6 @@ def _plan_axis(
             if made >= number + out[axis]:
                 return number, made - out[axis]
     return None
-
-
-def _factors(
-    node: Node, window: Window, spatial: Shape, out: Shape, pad: Shape
-) -> np.ndarray | None:
-    """Return the factors of Caffe's means, (H, W); None if all are 1."""
-    with_pads = bool(node.attributes.get("count_include_pad", 0))
-    ours = replace(window, after=pad).divisors(spatial, out, pads=True)
-    theirs = window.divisors(spatial, out, pads=with_pads)
-    return None if np.array_equal(ours, theirs) else ours / theirs
 
 
 CONVERTERS: Mapping[str, Converter] = {

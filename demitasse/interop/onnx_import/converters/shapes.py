@@ -85,15 +85,13 @@ def _shuffle(node: Node, net: NetBuilder) -> Result:
 
 def _pad(node: Node, net: NetBuilder) -> Result:
     """Add a Convolution for constant pads, BatchReindex for others, and Slice for negative pads."""
-    before, after = _pads(node)
+    before, after = pads_of(node)
     x, mode = net.blob(node.x), node.attributes.get("mode", b"constant").decode()
     for axis, (first, last) in enumerate(zip(before, after, strict=True)):
         x = net.slice(x, axis, max(0, -first), net.shapes[x][axis] - max(0, -last))
     low, high = ([max(0, size) for size in side] for side in (before, after))
     if mode == "constant" and any((*low, *high)):
-        given = node.attribute_or_input("value", 2)
-        value = 0.0 if given is None or not given.size else float(given.reshape(()))
-        return _constant_pad(net, x, low, high, value, node.y.shape)
+        return _constant_pad(net, x, low, high, pad_value(node), node.y.shape)
     if mode not in {"constant", "edge", "reflect", "wrap"}:
         refuse(f"no layer pads by mode {mode!r}")
     for axis, (first, last) in enumerate(zip(low, high, strict=True)):
@@ -103,7 +101,7 @@ def _pad(node: Node, net: NetBuilder) -> Result:
     return x
 
 
-def _pads(node: Node) -> tuple[list[int], list[int]]:
+def pads_of(node: Node) -> tuple[list[int], list[int]]:
     """Return the pads before and after along every axis; negative ones remove values."""
     axes = len(node.x.shape)
     pads = node.attribute_or_input("pads", 1)
@@ -115,6 +113,12 @@ def _pads(node: Node) -> tuple[list[int], list[int]]:
     for number, axis in enumerate(along):
         before[axis], after[axis] = int(pads[number]), int(pads[len(along) + number])
     return before, after
+
+
+def pad_value(node: Node) -> float:
+    """Return the value of constant pads."""
+    given = node.attribute_or_input("value", 2)
+    return 0.0 if given is None or not given.size else float(given.reshape(()))
 
 
 def _constant_pad(
