@@ -77,10 +77,9 @@ class BlobCopies:
         copies = zip(self.blobs, self._shapes, self._filled, self._arrays, strict=True)
         for blob, shape, filled, array in copies:
             blob.reshape(shape)
-            if not filled:
-                blob.data_memory.clear()
-            else:
-                blob.data_memory.mutable_gpu_data(discard=True)[: array.shape[0]] = array
+            # zeros are written: calls that read a cleared memory, which is zero, do not repeat that
+            data = blob.data_memory.mutable_gpu_data(discard=True)
+            data[: array.shape[0]] = array if filled else 0
 
 
 class Savepoint:
@@ -163,7 +162,7 @@ class StatefulBlobs:
             return
         for blob in self._blobs():
             if blob not in savepoint.copies.blobs:  # created later, and 0 before that
-                blob.data_memory.clear()
+                blob.data_memory.mutable_gpu_data(discard=True)[...] = 0
         savepoint.copies.restore()
 
     def _blobs(self) -> list[Blob]:

@@ -21,6 +21,12 @@ layer { name: "data" type: "DummyData" top: "data" top: "cont" dummy_data_param 
 layer { name: "lstm" type: "LSTM" bottom: "data" bottom: "cont" top: "h"
   recurrent_param { num_output: 5 weight_filler { type: "xavier" } } }
 """
+GIVEN = """
+layer { name: "data" type: "Input" top: "data" top: "cont"
+  input_param { shape { dim: 3 dim: 2 dim: 4 } shape { dim: 3 dim: 2 } } }
+layer { name: "lstm" type: "LSTM" bottom: "data" bottom: "cont" top: "h"
+  recurrent_param { num_output: 5 weight_filler { type: "xavier" } } }
+"""
 
 
 def made(text, device):
@@ -91,6 +97,20 @@ def test_states_that_there_were_none_of_begin_with_nothing(backend):
     net.forward()
 
     np.testing.assert_array_equal(net.blobs["h"].cpu_data(), first)
+
+
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+def test_a_replayed_pass_begins_with_the_states_that_were_restored(backend, phase):
+    with Net(parse_text(GIVEN, NetParameter), phase, device=backend, keep_blobs="outputs") as net:
+        values = np.random.default_rng(4).standard_normal((3, 2, 4))
+        results = []
+        for _ in range(6):
+            take_back = net.savepoint()
+            results.append(net.predict({"data": values, "cont": np.ones((3, 2))})["h"])
+            take_back()
+
+    for one in results[1:]:
+        np.testing.assert_array_equal(one, results[0])
 
 
 def test_nothing_is_kept_for_nobody(backend, monkeypatch):
