@@ -189,7 +189,7 @@ class Runner:
         """
         for rows in (max_batch, 1) if can_batch else ():
             self.set_rows(rows)
-        self.model.run(self._zeros())
+        self._run(self._zeros())
 
     def pass_seconds(self) -> float:
         """Return the seconds of the shortest pass on zeros, of as many as MEASURED seconds allow.
@@ -198,9 +198,17 @@ class Runner:
         """
         zeros, shortest, end = self._zeros(), math.inf, time.perf_counter() + MEASURED
         while (start := time.perf_counter()) < end:
-            self.model.run(zeros)
+            self._run(zeros)
             shortest = min(shortest, time.perf_counter() - start)
         return shortest
+
+    def _run(self, inputs: Arrays) -> Arrays:
+        """Run the net, and restore the states of recurrent layers: no pass continues another."""
+        restore = self.net.execution.passes.stateful_blobs.savepoint()
+        outputs = self.model.run(inputs)
+        with self.net.device.backend.enter():
+            restore()
+        return outputs
 
     def _zeros(self) -> Arrays:
         shapes = self.shapes(self.net.inputs)
@@ -214,7 +222,7 @@ class Runner:
             else requests[0].inputs[name]
             for name in self.net.inputs
         }
-        outputs, predictor = self.model.run(inputs), self.model.predictor
+        outputs, predictor = self._run(inputs), self.model.predictor
         results, end = [outputs], 0
         if len(requests) > 1:
             results = []

@@ -195,6 +195,29 @@ def test_a_model_without_a_card_takes_the_shape_it_declares(serving):
     assert "[1, 3, 4, 4]" in error
 
 
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+def test_a_request_does_not_continue_the_sequences_of_another(serving, folder, device):
+    net = """
+        layer { name: "x" type: "Input" top: "x" top: "cont"
+                input_param { shape { dim: 4 dim: 1 dim: 2 } shape { dim: 4 dim: 1 } } }
+        layer { name: "lstm" type: "LSTM" bottom: "x" bottom: "cont" top: "y" recurrent_param {
+                num_output: 3 weight_filler { type: "uniform" min: -1 }
+                bias_filler { type: "constant" value: 1 } } }
+    """
+    (folder / "fixed" / "net.prototxt").write_text(net)
+    made = Net(folder / "fixed" / "net.prototxt", "TEST", device="numpy")
+    made.save(folder / "fixed" / "net.caffemodel")
+    client = serving(device=device)
+    x, cont = np.random.default_rng(2).standard_normal((2, 4, 1, 2)), np.ones((4, 1))
+    wanted = made.predict({"x": x[0], "cont": cont})["y"]
+
+    for values in (x[0], x[1], x[0]):
+        inputs = [asked(values, name="x")["inputs"][0], asked(cont, name="cont")["inputs"][0]]
+        answer = client.post("/v2/models/fixed/infer", {"inputs": inputs}).json()
+
+    np.testing.assert_allclose(answer["outputs"][0]["data"], wanted.ravel(), rtol=1e-5)
+
+
 def test_images_are_prepared_by_the_card(serving):
     images = np.array([png((200, 10, 20), (9, 7)), png((10, 20, 200))], object)
     headers, body = write_request(InferRequest([Tensor("data", images)]))
