@@ -59,6 +59,43 @@ def test_parts_of_several_are_the_bits_of_one(run, device, count):
         assert joined["items"].tolist() == sorted(joined["items"].tolist())
 
 
+RECURRENT = """
+    layer { name: "x" type: "Input" top: "x" top: "cont"
+            input_param { shape { dim: 4 dim: 1 dim: 2 } shape { dim: 4 dim: 1 } } }
+    layer { name: "rnn" type: "RNN" bottom: "x" bottom: "cont" top: "y"
+            recurrent_param { num_output: 3 weight_filler { type: "uniform" min: -1 } } }
+"""
+
+
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_shard_does_not_begin_within_a_sequence(run, tmp_path, monkeypatch, goes_on, device):
+    monkeypatch.chdir(tmp_path)
+    Path("deploy.prototxt").write_text(RECURRENT)
+    Net("deploy.prototxt", "TEST", device="numpy").save("rnn.caffemodel")
+    cont = np.ones((12, 1), np.float32)
+    if not goes_on:
+        cont[::4] = 0
+    x = np.random.default_rng(6).standard_normal((12, 1, 2)).astype(np.float32)
+    np.savez("x.npz", x=x, cont=cont)
+    command = f"predict deploy.prototxt --weights rnn.caffemodel x.npz --batch 4 --device {device}"
+
+    good(run(f"{command} -o one"))
+    good(run(f"{command} -o many --shard 0/2"))
+    result = run(f"{command} -o many --shard 1/2")
+
+    if goes_on:
+        assert result.exit_code == 3, result.stderr
+        assert "layer 'rnn' (RNN) carries its state into the first batch of shard 1/2" in (
+            result.stderr
+        )
+    else:
+        good(result)
+        good(run("predict --join one -o one.npz"))
+        good(run("predict --join many -o many.npz"))
+        assert Path("one.npz").read_bytes() == Path("many.npz").read_bytes()
+
+
 @pytest.mark.usefixtures("model")
 def test_outputs_are_those_of_the_net(run):
     values = np.random.default_rng(5).standard_normal((8, 1, 3, 3)).astype(np.float32)

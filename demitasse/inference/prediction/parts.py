@@ -24,6 +24,7 @@ from demitasse.inference.cards.published import file_hashes
 from demitasse.inference.prediction.items import Arrays, Items, Records
 from demitasse.io.weights.npz import arrays_in, write_npz
 from demitasse.layers.checks import at_least
+from demitasse.net import Net
 
 
 class BatchRunner:
@@ -261,7 +262,8 @@ def make_part(
         The part, and True if it was written now.
 
     Raises:
-        ConfigError: A part with another fingerprint exists.
+        ConfigError: A part with another fingerprint exists, or the shard's first batch depends on
+            the state that the batch before it leaves in a layer.
     """
     at_least(1, "batch_size", batch_size)
     folder.mkdir(parents=True, exist_ok=True)
@@ -283,6 +285,9 @@ def make_part(
     if taken:
         message = f"the output name {taken.pop()!r} is reserved for parts; omit the output"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="output")
+    if shard.index and batches:
+        run = runner.lines if kind == "jsonl" else runner.values
+        _check_independent(shard, runner.net, lambda: run(items, batches[0]))
     lines, found = [json.dumps({SOURCE: source})], []
     for done, some in enumerate(batches, 1):
         if kind == "jsonl":
@@ -298,6 +303,23 @@ def make_part(
     arrays = {name: np.concatenate([one[name] for one in found]) for name in next(iter(found), ())}
     write_npz(path, {**arrays, ITEMS: np.array(names, np.str_), SOURCE: np.array(source)})
     return path, True
+
+
+def _check_independent(shard: Shard, net: Net, run: Callable[[], object]) -> None:
+    """Check that a shard's first batch has the same outputs whatever state the layers are in."""
+    layer = next((layer for layer in net.layers if layer.has_state), None)
+    if layer is None:
+        return
+    try:
+        np.testing.assert_equal(run(), run())
+    except AssertionError:
+        message = (
+            f"layer {layer.name!r} ({layer.type}) carries its state into the first batch of shard "
+            f"{shard}, and another shard runs the batch before; use one shard, or batches whose "
+            "sequences begin with cont 0"
+        )
+        code = ErrorCode.CONFLICT
+        raise ConfigError(message, code=code, field="shard", got=str(shard)) from None
 
 
 def join_parts(folder: Path, out: Path) -> int:
