@@ -1,5 +1,6 @@
 """Convolutions with other pads after the axes than before, as nets of TensorFlow have them."""
 
+import numpy as np
 import pytest
 from lowered import (
     NEEDS_KERNELS,
@@ -13,6 +14,8 @@ from lowered import (
     tuned,
 )
 
+import demitasse as dm
+from demitasse.backends.kernels.language.target import has_amx
 from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
@@ -81,3 +84,25 @@ def test_a_depthwise_convolution_and_pixels_behind_it_run_as_one(stride, pads, w
         planned = expect_same_outputs(text, rtol=1e-4)
 
     assert report_of(planned).code.startswith("separable")
+
+
+@pytest.mark.skipif(not has_amx(16), reason="the processor has no AMX")
+@pytest.mark.parametrize("pads", PADS.values(), ids=PADS)
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_images_in_bfloat16_have_zeros_around_them(kernel, pads, tmp_path):
+    filler = 'weight_filler { type: "gaussian" std: 0.2 }'
+    param = "convolution_param {{ num_output: 32 kernel_size: {} {} {} }}".format
+    below = layer("below", "Convolution", "x", "b", param(1, "", filler))
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        net(below, layer("c", "Convolution", "b", "c", param(kernel, pads, filler)),
+            shape=(2, 32, 13, 11)).replace("force_backward: true", "")
+    )  # fmt: skip
+    options = {"keep_blobs": "outputs", "seed": 1}
+    fast = dm.Net(path, "TEST", device="cpu", dtype="bfloat16", **options)
+    portable = dm.Net(path, "TEST", device="numpy", optimize=False, **options)
+    x = np.random.default_rng(0).standard_normal((2, 32, 13, 11), np.float32)
+
+    got, want = (each(x) for each in (fast, portable))
+
+    assert np.abs(got - want).max() < 0.03 * np.abs(want).max()

@@ -262,7 +262,7 @@ class AmxSchedule(ConvSchedule):
     def is_pointwise(self) -> bool:
         """True if windows are pixels that follow each other."""
         op = self.op
-        return {*op.kernel, *op.stride} == {1} and not any(op.pad)
+        return {*op.kernel, *op.stride} == {1} and not any((*op.pad, *(op.after or ())))
 
     def reads_pixels(self, x: Images) -> bool:
         """Return whether tiles are read from the images themselves."""
