@@ -32,9 +32,12 @@ RELU6 = 'type: "ReLU6"'
 CLIP = 'type: "Clip" clip_param { min: -1 max: 2 }'
 TURNED = 'type: "Clip" clip_param { min: 1 max: -2 }'
 LEAKY = 'type: "ReLU" relu_param { negative_slope: 0.1 }'
+CURVES = SWISH, HARD_SWISH = 'type: "Swish"', 'type: "HardSwish"'
 
 LIMITS = pytest.mark.parametrize(
-    "limits", [RELU6, CLIP, TURNED, LEAKY], ids=["ReLU6", "Clip", "least above most", "slope"]
+    "limits",
+    [RELU6, CLIP, TURNED, LEAKY, *CURVES],
+    ids=["ReLU6", "Clip", "least above most", "slope", "Swish", "HardSwish"],
 )
 CONVOLUTIONS = pytest.mark.parametrize("fields", CODES, ids=CODES.values())
 
@@ -133,7 +136,7 @@ def test_nan_and_infinities_are_those_of_the_layer(limits, fields):
     assert layers["r"].part_of == "c"
     assert np.isnan(want).any()
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
-    rounded = 1e-6 if limits == LEAKY else 0  # what is large is no limit then
+    rounded = 1e-6 if limits in (LEAKY, *CURVES) else 0  # what is large is no limit then
     np.testing.assert_allclose(got[0, :4], want[0, :4], rtol=rounded)
 
 
@@ -176,8 +179,9 @@ def test_a_slope_runs_inside_other_convolutions(fields, added):
     [
         (PIXELS, 'type: "ReLU" relu_param { negative_slope: -0.1 }'),
         (PIXELS, 'type: "ReLU6" relu6_param { negative_slope: 0.1 }'),
+        (PIXELS, 'type: "Swish" swish_param { beta: 2 }'),
     ],
-    ids=["slope below 0", "slope"],
+    ids=["slope below 0", "slope", "beta"],
 )
 def test_elsewhere_they_run_by_themselves(fields, limits):
     layers, got, want = pair(text(fields, limits))
@@ -244,7 +248,9 @@ def block(then=RELU6, hidden=192, m=32):
 
 
 @pytest.mark.parametrize(
-    "then", [RELU6, CLIP, 'type: "ReLU"', LEAKY], ids=["ReLU6", "Clip", "ReLU", "slope"]
+    "then",
+    [RELU6, CLIP, 'type: "ReLU"', LEAKY, *CURVES],
+    ids=["ReLU6", "Clip", "ReLU", "slope", "Swish", "HardSwish"],
 )
 def test_a_block_of_mobilenet_v2_is_two_steps(then):
     layers, got, want = pair(block(then))

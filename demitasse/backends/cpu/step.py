@@ -13,7 +13,10 @@ from demitasse.backends.step import LayoutUse, Operand, Operands, Step, decline_
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
-TITLES = {"gelu": "GELU", "relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
+TITLES = {
+    "gelu": "GELU", "hard_swish": "HardSwish", "relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid",
+    "swish": "Swish",
+}  # fmt: skip
 
 
 class CpuStep(Step[Engine, O], Generic[O]):

@@ -28,7 +28,7 @@ from demitasse.backends.kernels.amx_schedule import (
     Steps,
 )
 from demitasse.backends.kernels.bound import BoundKernel
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Kind, Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields
 from demitasse.backends.kernels.language import structs
 from demitasse.backends.kernels.language.kernel import FEWEST_TILES, Kernel
@@ -136,7 +136,7 @@ class AmxCode(NamedTuple):
         reads: Whether tiles are read from the images themselves.
         planes: Whether few channels of the images are in C order.
         x_bf16: Whether the images are in bfloat16; the others, the outputs.
-        adds: Whether images are added, before a rectifier, which limits or is ReLU.
+        adds: Whether images are added, before a rectifier.
     """
 
     rows: int
@@ -152,8 +152,7 @@ class AmxCode(NamedTuple):
     y_bf16: bool
     adds: bool
     rectifies: bool
-    limited: bool
-    relu: bool
+    kind: Kind
 
     @property
     def rest(self) -> int:
@@ -171,7 +170,8 @@ class AmxCode(NamedTuple):
         return math.ceil(self.panel[0] / amx.HEIGHT) * amx.TILE_BYTES
 
     def __str__(self) -> str:
-        flags = [name for name in self._fields[7:] if getattr(self, name)]
+        flags = [name for name in self._fields[7:-1] if getattr(self, name)]
+        flags += [self.kind] if self.kind else []
         flags += [f"{self.x_lines}ahead{self.added_lines}"] * self.by_tile
         own = 0 if self.reads else self.steps.width * self.steps.each
         some = f"{own}of{self.rest}" + "l" * (self.channels >= amx.WIDTH) + "f" * self.steps.folded
@@ -417,8 +417,7 @@ def _write_tile(
     channel = place.group * f.filter_count + place.panel * code.panel[0]
     ats = [channel * FLOAT + k.vector_bytes * j for j in vectors]
     offsets = [k.load(f.offsets + at, mask) for at, mask in zip(ats, masks, strict=True)]
-    how = {"limited": code.limited, "relu": code.relu}
-    then = [rectifying(k, f.rectifier, at, **how) for at in ats] if code.rectifies else []
+    then = [rectifying(k, f.rectifier, at, code.kind) for at in ats] if code.rectifies else []
     load, store = k.access(code.y_bytes)
 
     def write(row: Word, target: Word) -> None:
@@ -511,7 +510,7 @@ class AmxConvolution:
         code = AmxCode(
             rows, steps, (panel, filters % panel), schedule.channels, by_tile, ahead[0],
             ahead[1] * adds, reads, x.channel_stride > 1, x.bf16, y.bf16, adds,
-            slopes or then != NOTHING, then.limited, then.relu,
+            slopes or then != NOTHING, then.kind,
         )  # fmt: skip
         self.kernel = _kernel(schedule.width, code)
         buffer = schedule.buffer(one, rows)

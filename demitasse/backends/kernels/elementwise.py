@@ -28,6 +28,7 @@ from demitasse.backends.kernels.language.values import (
 from demitasse.backends.kernels.math_functions import (
     exp,
     exp_less_one,
+    hard_swish,
     log_one_more,
     polynomial,
     sigmoid,
@@ -102,7 +103,7 @@ FUNCTIONS: dict[str, Formula] = {
     "elu": lambda numbers, x: clamp_min(x, 0.0) + numbers[0] * exp_less_one(clamp_max(x, 0.0)),
     "exp": lambda numbers, x: exp(x * numbers[0]) * numbers[1],
     "gelu": _gelu,
-    "hard_swish": lambda _, x: x * clamp_max(clamp_min(x + 3.0, 0.0), 6.0) / 6.0,
+    "hard_swish": lambda _, x: hard_swish(x),
     "linear": _linear,
     "relu": lambda numbers, x: rectified(x, numbers[0]),
     "sigmoid": lambda _, x: sigmoid(x),

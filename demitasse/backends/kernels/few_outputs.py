@@ -97,7 +97,7 @@ def _kernel(k: Kernel, f: NarrowFields, code: WindowCode) -> None:
             sums, filters = _summed(k, f, code, windows, filters)
             one = plane.i * FLOAT
             total = horizontal_sums(sums) + k.broadcast(f.offsets + one)
-            numbers = f.rectifier if code.limited else f.rectifier + one
+            numbers = f.rectifier if code.kind == "limits" else f.rectifier + one
             result = code.rectifying(k, numbers, None)(total)
             if code.tile.pixels == k.width:
                 k.store(result, target)

@@ -8,7 +8,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Kind, Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Struct
@@ -77,9 +77,7 @@ class PlaneFields(Struct):
 
 
 @PlaneFields.kernel("planes")
-def _kernel(
-    k: Kernel, f: PlaneFields, planes: int, vectors: int, *, limited: bool, relu: bool
-) -> None:
+def _kernel(k: Kernel, f: PlaneFields, planes: int, vectors: int, *, kind: Kind) -> None:
     tile_columns, filters = vectors * k.width, range(planes)
     with k.parallel_loop(f.y.images, f.y.rows) as (image, row):
         source, target = f.x.row(image, row * f.step_down), f.y.row(image, row)
@@ -93,8 +91,8 @@ def _kernel(
                 multiply(k, tap.vectors, [weights + FLOAT * m for m in filters], columns)
                 tap.words = [weights + FLOAT * planes]
             for m in filters:
-                numbers = f.rectifier if limited else f.rectifier + FLOAT * m
-                then = rectifying(k, numbers, None, limited=limited, relu=relu)
+                numbers = f.rectifier if kind == "limits" else f.rectifier + FLOAT * m
+                then = rectifying(k, numbers, None, kind)
                 to = target + first + f.plane_bytes * m
                 for v in range(vectors):
                     k.store(then(tap.vectors[m * vectors + v]), to + k.vector_bytes * v)
@@ -116,7 +114,7 @@ class FewPlanesConvolution(WindowConvolution):
         self.filters = aligned(taps.size * planes).reshape(taps.size, planes)
         self.nbytes = self.filters.nbytes + (self._padded.planes.nbytes if self._pads else 0)
         rectifier, vectors, area_y = then.numbers(planes), schedule.vectors, size[0] * size[1]
-        kernel = _kernel(schedule.width, planes, vectors, limited=then.limited, relu=then.relu)
+        kernel = _kernel(schedule.width, planes, vectors, kind=then.kind)
         values = PlaneFields.values(
             x=ImageFields.of(Images((n, 1, rows, columns), c * rows * columns, columns, 1)),
             y=OutputFields.of(Images((n, 1, size[0], size[1]), planes * area_y, size[1], 1)),

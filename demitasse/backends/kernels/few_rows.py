@@ -1,21 +1,15 @@
 """Products of few rows with a weight in panels, which is read once."""
 
-from typing import Literal
-
 import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.bound import BoundKernel, threads_for
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Kind, Rectifier, rectifying
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.values import FLOAT, HALF, Word, minimum
-from demitasse.backends.kernels.math_functions import sigmoid, tanh
 from demitasse.backends.kernels.products import product_sums
 from demitasse.backends.kernels.tuning import Tuning
-
-Then = Rectifier | Literal["sigmoid", "tanh"]
-"""Epilogue of the sums."""
 
 MOST_ROWS = {4: 8, 8: 4, 16: 8}
 """Floats of a vector -> rows for which the sums of two vectors fit into registers."""
@@ -51,14 +45,12 @@ class RowFields(Struct):
 
 
 @RowFields.kernel("few_rows")
-def _kernel(k: Kernel, f: RowFields, rows: int, vectors: int, then: str, *, half: bool) -> None:
-    """Write the kernel; ``then`` is "" for a slope, "limits", or a function."""
+def _kernel(k: Kernel, f: RowFields, rows: int, vectors: int, *, kind: Kind, half: bool) -> None:
     width, each = k.width, HALF if half else FLOAT
     panel_floats, row_bytes = vectors * width, f.length * FLOAT
     panel_bytes = panel_floats * each
     at_once = max(n for n in range(1, most_vectors(width, rows) + 1) if vectors % n == 0)
-    functions = {"sigmoid": sigmoid, "tanh": tanh}
-    finished = functions.get(then) or rectifying(k, f.rectifier, None, limited=then == "limits")
+    finished = rectifying(k, f.rectifier, None, kind)
     panels = (f.outputs + (panel_floats - 1)) // panel_floats
     products = rows * at_once
     none, unrolled = [k.constant(0.0)] * products, max(1, WRITTEN // products)
@@ -99,20 +91,18 @@ class FewRows(BoundKernel):
 
     def __init__(
         self, rows: int, length: int, outputs: int, panel: int, columns: int, tuning: Tuning,
-        then: Then = NOTHING, *, half: bool = False,
+        then: Rectifier = NOTHING, *, half: bool = False,
     ) -> None:  # fmt: skip
         most, width = MOST_ROWS[tuning.width], tuning.width
         if not 1 <= rows <= most or panel % width:
             message = f"{rows} rows, panels of {panel}; give 1 to {most}, whole vectors of {width}"
             raise ValueError(message)
-        rectifier = then if isinstance(then, Rectifier) else NOTHING
-        kind = then if isinstance(then, str) else "limits" if then.limited else ""
         self._none = aligned(outputs)
         values = RowFields.values(
             length=length, panel_stride=panel * columns, outputs=outputs,
-            rectifier=rectifier.numbers(),
+            rectifier=then.numbers(),
         )  # fmt: skip
-        kernel = _kernel(width, rows, panel // width, kind, half=half)
+        kernel = _kernel(width, rows, panel // width, kind=then.kind, half=half)
         threads = threads_for(tuning, length * outputs, FEWEST_EACH)
         super().__init__("few rows", kernel, values, tuning, threads)
         self.code += "_half" * half

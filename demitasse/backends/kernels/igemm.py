@@ -12,7 +12,7 @@ list of addresses is XNNPACK's indirection buffer (M. Dukhan, *The Indirect Conv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,7 +24,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.bound import BoundKernel
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Kind, Rectifier, rectifying
 from demitasse.backends.kernels.filter_packing import FilterFields, FilterPacking, Order, pack_panel
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields
 from demitasse.backends.kernels.language import structs
@@ -288,7 +288,7 @@ class TileRows(NamedTuple):
 @IgemmFields.kernel("igemm")
 def _kernel(
     k: Kernel, f: IgemmFields, of: TileRows, panels: Panels, *, order: Order, in_place: bool,
-    touches: bool, ahead: int, summed: bool, adds: bool, limited: bool, relu: bool, bf16: bool,
+    touches: bool, ahead: int, summed: bool, adds: bool, kind: Kind, bf16: bool,
     rounds: bool, y_size: int,
 ) -> None:  # fmt: skip
     """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``.
@@ -357,9 +357,7 @@ def _kernel(
                                 k.load_word(entry + ENTRY_BYTES * i) + y_place for i in range(rows)
                             ]
                         write = partial(write_sums, k, sums, targets, masks, size=y_size)
-                        finish = _epilogue(
-                            k, f, place, adds=adds, limited=limited, relu=relu, y_size=y_size
-                        )
+                        finish = _epilogue(k, f, place, adds=adds, kind=kind, y_size=y_size)
                         if summed:
                             before, final = block.i > 0, block.i > f.block_count - 2
                             with k.cases(choose(final, 1, 0)) as case:
@@ -382,7 +380,7 @@ def _kernel(
                 for_each_panel(k, part.panels, f.whole, panels.counts, write_panel)
 
 
-Finish = Callable[[Sequence[Vector], Sequence[tuple[Word, int]], Masks], list[Vector]]
+Finish = Callable[[Sequence[Vector], Sequence[tuple[Word, int]], Masks], Iterator[Vector]]
 """Takes sums, the address and the number of the vector of each, and masks; returns results."""
 
 
@@ -397,14 +395,14 @@ def write_sums(
     """
     vector_bytes, vectors = k.width * size, range(len(masks))
     places = [(target + vector_bytes * j, j) for target in targets for j in vectors]
-    values = list(sums)
+    values: Iterable[Vector] = sums
     if before is not None:
         values = [
             choose(before, total + k.load(at, masks[j]), total)
-            for total, (at, j) in zip(values, places, strict=True)
+            for total, (at, j) in zip(sums, places, strict=True)
         ]
     if finish is not None:
-        values = finish(values, places, masks)
+        values = finish([*values], places, masks)
     for value, (at, j) in zip(values, places, strict=True):
         if size == HALF:
             k.store_bfloat(value, at)
@@ -536,7 +534,7 @@ def _row_places(k: Kernel, row_bytes: Word | int, rows: int) -> list[Word | int]
 
 
 def _epilogue(
-    k: Kernel, f: IgemmFields, place: Word, *, adds: bool, limited: bool, relu: bool, y_size: int
+    k: Kernel, f: IgemmFields, place: Word, *, adds: bool, kind: Kind, y_size: int
 ) -> Finish:
     """Return a function that writes offsets, what is added, and the rectifier, for a panel."""
 
@@ -545,17 +543,18 @@ def _epilogue(
 
     def finish(
         sums: Sequence[Vector], places: Sequence[tuple[Word, int]], masks: Masks
-    ) -> list[Vector]:
+    ) -> Iterator[Vector]:
         ats = [place + k.vector_bytes * j for j in range(len(masks))]
         offsets = [k.load(f.offsets + at, some) for at, some in zip(ats, masks, strict=True)]
-        then = [rectifying(k, f.rectifier, at, limited=limited, relu=relu) for at in ats]
+        then = [rectifying(k, f.rectifier, at, kind) for at in ats]
         values = []
         for total, (at, j) in zip(sums, places, strict=True):
             value = total + offsets[j]
             if adds:
                 value += load(at + (f.added - f.y.at), masks[j])
-            values.append(then[j](value))
-        return values
+            values.append(value)
+        # one after the other, so that curves of all sums do not need registers at a time
+        return (then[j](value) for value, (_, j) in zip(values, places, strict=True))
 
     return finish
 
@@ -802,7 +801,7 @@ class ImplicitGemm:
         self.kernel = _kernel(
             schedule.width, rows, schedule.panel_kinds, order=schedule.order, in_place=in_place,
             touches=in_place and schedule.touches(x), ahead=lines, summed=len(blocks) > 1,
-            adds=adds, limited=then.limited, relu=then.relu, bf16=schedule.tuning.bf16,
+            adds=adds, kind=then.kind, bf16=schedule.tuning.bf16,
             rounds=schedule.rounds_input, y_size=y.element_bytes,
         )  # fmt: skip
         of_group = schedule.panels * terms * schedule.panel

@@ -93,6 +93,11 @@ def sigmoid(x: Vector) -> Vector:
     return 1.0 / fma(polynomial(rest, POWERS), exp2_int(whole), 1.0)
 
 
+def hard_swish(x: Vector) -> Vector:
+    """Return x min(max(x + 3, 0), 6) / 6 of the elements; NaN stays."""
+    return x * clamp_max(clamp_min(x + 3.0, 0.0), 6.0) * (1 / 6)
+
+
 def polynomial(x: Vector, coefficients: Sequence[float]) -> Vector:
     """Return a sum of powers of the elements, whose coefficients begin with the constant."""
     *lower, highest = coefficients

@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.bound import BoundKernel
-from demitasse.backends.kernels.epilogue import Rectifier, rectifying
+from demitasse.backends.kernels.epilogue import Kind, Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields, first_channels
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, CompiledKernel, Struct, Values
@@ -229,20 +229,18 @@ class WindowCode(NamedTuple):
     rows: int
     tile: RegisterTile
     tiles: Tiles
-    limited: bool
-    relu: bool
+    kind: Kind
     sizes: tuple[int, int] = (FLOAT, FLOAT)
 
     def rectifying(
         self, k: Kernel, numbers: Word, place: Word | None
     ) -> Callable[[Vector], Vector]:
         """Return a function that writes the epilogue of the sums of some channels."""
-        return rectifying(k, numbers, place, limited=self.limited, relu=self.relu)
+        return rectifying(k, numbers, place, self.kind)
 
     def __str__(self) -> str:
-        flags = "_limited" * self.limited + "_relu" * self.relu
-        flags += "_{}to{}".format(*self.sizes)
-        return f"{self.rows}x{self.tile}_{self.tiles}{flags}"
+        kind = f"_{self.kind}" if self.kind else ""
+        return f"{self.rows}x{self.tile}_{self.tiles}{kind}_{self.sizes[0]}to{self.sizes[1]}"
 
 
 @dataclass(frozen=True)
@@ -273,7 +271,7 @@ class WindowSchedule(ConvSchedule):
     def code_with(self, then: Rectifier) -> WindowCode:
         """Return the parameters of the convolution with an epilogue."""
         rows = self.op.kernel[0]
-        return WindowCode(rows, self.tile, self.tiles, then.limited, then.relu)
+        return WindowCode(rows, self.tile, self.tiles, then.kind)
 
 
 def decline_many(tile: RegisterTile, op: ops.Conv) -> None:

@@ -87,8 +87,10 @@ def test_a_rectifier_keeps_nan(width):
 FUNCTIONS = {
     Rectifier(slope=0.25): lambda x: np.where(x > 0, x, x / 4),
     Rectifier(limits=(-1.0, 2.0)): lambda x: np.clip(x, -1, 2),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "tanh": np.tanh,
+    Rectifier(curve="sigmoid"): lambda x: 1 / (1 + np.exp(-x)),
+    Rectifier(curve="tanh"): np.tanh,
+    Rectifier(curve="swish"): lambda x: x / (1 + np.exp(-x)),
+    Rectifier(curve="hard_swish"): lambda x: x * np.clip(x + 3, 0, 6) / 6,
 }
 
 

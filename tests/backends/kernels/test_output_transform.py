@@ -16,7 +16,7 @@ SIZE = 6
 
 def write(k, of):
     sums, position_bytes, *place, offsets, slopes = k.arguments
-    offset, then = k.load(offsets), rectifying(k, slopes, 0, limited=False)
+    offset, then = k.load(offsets), rectifying(k, slopes, 0, "")
     output_transform(
         k, of, sums, position_bytes, Outputs(*place), lambda total: then(total + offset)
     )

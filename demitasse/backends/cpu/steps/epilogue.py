@@ -38,10 +38,17 @@ ONES = (1.0, 1.0)
 """Factors of a plain sum of two."""
 
 
-def rectifier_of(then: ops.Activation | None) -> Rectifier:
-    """Return what our kernels do for an activation, or for none."""
+def rectifier_of(then: ops.Activation | None, *, trains: bool) -> Rectifier:
+    """Return what our kernels do for an activation, or for none.
+
+    With ``trains``, the gradient of the activation follows from its result.
+    """
     if then is None:
         return NOTHING
+    if then.function == "hard_swish" and not trains:
+        return Rectifier(curve="hard_swish")
+    if then.function == "swish" and then.parameters == (1.0,) and not trains:
+        return Rectifier(curve="swish")
     if then.function == "clip":
         low, high = then.parameters
         return Rectifier(limits=(low, high))
@@ -52,8 +59,8 @@ def rectifier_of(then: ops.Activation | None) -> Rectifier:
         if slope >= 0:  # so it is monotone, and its gradient known from the result
             return Rectifier(slope=slope)
     message = (
-        f"{op_title(then)} runs by itself; kernels append ReLU with a slope of at least 0, ReLU6 "
-        "and Clip"
+        f"{op_title(then)} runs by itself; kernels append ReLU with a slope of at least 0, ReLU6, "
+        "Clip and, without gradients, HardSwish and Swish"
     )
     raise Declined(message)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Kind, Rectifier, rectifying
 from demitasse.backends.kernels.filter_packing import Gather
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
@@ -182,9 +182,7 @@ class ConvolutionFields(Struct):
 
 
 @ConvolutionFields.kernel("convolve")
-def _kernel(
-    k: Kernel, f: ConvolutionFields, of: Filtering, *, limited: bool, dilated: bool
-) -> None:
+def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, kind: Kind, dilated: bool) -> None:
     tiles, sums, y, (down, across) = f.blocks.tiles, f.blocks.sums, f.y, of.outputs
     matrices = of.down.input, of.across.input
     with each_block(k, f.blocks) as block:
@@ -200,7 +198,7 @@ def _kernel(
             row = strip.row * down - phase.top
             at = y.row(phase.image, 0) + phase.start + row * y.down_bytes + pixel
             offset = k.load(f.offsets + channel)
-            then = rectifying(k, f.rectifier, channel, limited=limited)
+            then = rectifying(k, f.rectifier, channel, kind)
             with k.loop(f.blocks.tile_columns) as tile:
                 column = tile.i * across - phase.left
                 outputs = Outputs(
@@ -227,7 +225,7 @@ class WinogradConvolution(BlockedKernel):
         self._gather = Gather(channels, schedule.tuning)
         super().__init__(
             schedule,
-            _kernel(schedule.width, schedule.filtering, limited=then.limited, dilated=dilated),
+            _kernel(schedule.width, schedule.filtering, kind=then.kind, dilated=dilated),
             ConvolutionFields,
             stages=3,  # input transform; products; output transform
             products=product_values(schedule),
