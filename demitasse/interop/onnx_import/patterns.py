@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import permutations
 from typing import NamedTuple
 
 from demitasse.errors import NetError
@@ -14,6 +15,9 @@ FAULTS = NetError, LookupError, ValueError, TypeError, ArithmeticError
 """Errors of nodes whose attributes or inputs are inconsistent."""
 
 HALF_ROOT = math.sqrt(0.5)
+
+SWISHES = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
+"""Operator whose result is multiplied by its input -> the operator of both."""
 
 
 class Match(NamedTuple):
@@ -104,6 +108,24 @@ def _padded_convolution(conv: Node, graph: Graph) -> Match | None:
     return Match(conv, node, [pad])
 
 
+def _swish(product: Node, graph: Graph) -> Match | None:
+    """Match x sigmoid(x), or x times its hard sigmoid, by its Mul."""
+    for x, other in permutations(product.inputs, 2):
+        gate = None if other is None else graph.writers.get(other.name)
+        if x is None or gate is None or gate.op not in SWISHES or gate.x.name != x.name:
+            continue
+        if gate.op == "HardSigmoid":
+            slope, middle = (
+                gate.attributes.get(*field) for field in (("alpha", 0.2), ("beta", 0.5))
+            )
+            if not (_near(slope, 1 / 6) and _near(middle, 0.5)):
+                return None
+        if graph.only_reader(gate) is product:
+            node = Node(SWISHES[gate.op], product.name, product.opset, [x], product.outputs)
+            return Match(product, node, [gate])
+    return None
+
+
 def _gelu(erf: Node, graph: Graph) -> Match | None:
     """Match x (1 + erf(x / sqrt(2))) / 2 by its Erf."""
     inside = graph.writers.get(erf.x.name)
@@ -164,5 +186,7 @@ def _near(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=1e-6)
 
 
-PATTERNS = {"Conv": _padded_convolution, "Erf": _gelu, "Transpose": _shuffle}
+PATTERNS = {
+    "Conv": _padded_convolution, "Erf": _gelu, "Mul": _swish, "Transpose": _shuffle
+}  # fmt: skip
 """Operator -> what matches a pattern around a node of it."""

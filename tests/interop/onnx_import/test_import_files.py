@@ -323,6 +323,44 @@ def test_groups_that_others_read_keep_their_layers(tmp_path):
     assert "ShuffleChannel" not in kinds(import_onnx(model, check=True).net)
 
 
+@pytest.mark.parametrize(
+    ("operator", "fields", "kind"),
+    [
+        ("Sigmoid", {}, "Swish"),
+        ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}, "HardSwish"),
+        ("HardSigmoid", {}, "Eltwise"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("operands", [["x", "gate"], ["gate", "x"]], ids=str)
+def test_values_times_their_sigmoid_are_one_layer(operands, operator, fields, kind, tmp_path):
+    nodes = [
+        helper.make_node(operator, ["x"], ["gate"], **fields),
+        helper.make_node("Mul", operands, ["y"], name="swish"),
+    ]
+
+    net = import_onnx(write(tmp_path / "net.onnx", nodes), check=True).net
+
+    assert kinds(net)[-1] == kind
+    assert (len(kinds(net)) == 2) == (kind != "Eltwise")
+
+
+def test_a_sigmoid_that_others_read_stays_a_layer(tmp_path):
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["gate"]),
+        helper.make_node("Mul", ["x", "gate"], ["y"]),
+    ]
+    model = write(tmp_path / "net.onnx", nodes, outputs=["y", "gate"])
+
+    assert "Sigmoid" in kinds(import_onnx(model, check=True).net)
+
+
+def test_hard_swish_is_one_layer(tmp_path):
+    model = write(tmp_path / "net.onnx", [helper.make_node("HardSwish", ["x"], ["y"])])
+
+    assert kinds(import_onnx(model, check=True).net) == ["Input", "HardSwish"]
+
+
 def weight():
     return np.random.default_rng(0).standard_normal((4, 3, 3, 3), np.float32)
 

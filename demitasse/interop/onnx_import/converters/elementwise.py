@@ -129,9 +129,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "Gelu": _gelu,
     "Greater": _greater,
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": lambda node, net: _gated(
-        node, net, lambda x: _add_clip(net, net.power(x, scale=1 / 6, shift=0.5), 0, 1)
-    ),
+    "HardSwish": _plain("HardSwish"),
     "Identity": lambda node, net: net.blob(node.x),
     "LeakyRelu": lambda node, net: _with_alpha(node, net, "ReLU", "negative_slope", 0.01),
     "Log": _plain("Log"),
