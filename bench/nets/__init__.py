@@ -12,7 +12,7 @@ from nets.flow import flownet
 from nets.generators import autoencoder, dcgan, fsrcnn, srcnn, vdsr
 from nets.googlenet import googlenet
 from nets.inception import inception
-from nets.mobile import mobilenet_v2, shufflenet, shufflenet_v2
+from nets.mobile import mobilenet_v2, mobilenet_v3, shufflenet, shufflenet_v2
 from nets.recurrent import char_rnn, lrcn
 from nets.residual import resnet18, resnet20, resnet26, resnet50
 from nets.resnext import resnext50, senet50
@@ -51,6 +51,7 @@ FORWARD_ONLY = {
 
 OTHERS = {
     "mobilenet_v2": mobilenet_v2,
+    "mobilenet_v3": mobilenet_v3,
     "shufflenet": shufflenet,
     "shufflenet_v2": shufflenet_v2,
     "resnext50": resnext50,

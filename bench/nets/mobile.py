@@ -1,12 +1,24 @@
-"""Nets for telephones: MobileNet 2, ShuffleNet, ShuffleNet 2."""
+"""Nets for telephones: MobileNet 2 and 3, ShuffleNet, ShuffleNet 2."""
 
 from nets.writer import Writer
 
-__all__ = ["mobilenet_v2", "shufflenet", "shufflenet_v2"]
+__all__ = ["mobilenet_v2", "mobilenet_v3", "shufflenet", "shufflenet_v2"]
 
 BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
           (6, 160, 3, 2), (6, 320, 1, 1))  # fmt: skip
 """How many times wider blocks are inside, outputs, how many there are, stride of the first."""
+
+UNITS = (
+    (3, 16, 16, 0, "ReLU", 1), (3, 64, 24, 0, "ReLU", 2), (3, 72, 24, 0, "ReLU", 1),
+    (5, 72, 40, 24, "ReLU", 2), (5, 120, 40, 32, "ReLU", 1), (5, 120, 40, 32, "ReLU", 1),
+    (3, 240, 80, 0, "HardSwish", 2), (3, 200, 80, 0, "HardSwish", 1),
+    (3, 184, 80, 0, "HardSwish", 1), (3, 184, 80, 0, "HardSwish", 1),
+    (3, 480, 112, 120, "HardSwish", 1), (3, 672, 112, 168, "HardSwish", 1),
+    (5, 672, 160, 168, "HardSwish", 2), (5, 960, 160, 240, "HardSwish", 1),
+    (5, 960, 160, 240, "HardSwish", 1),
+)  # fmt: skip
+"""Units of MobileNet 3, large: size of the window, channels inside, outputs, channels of the gate
+or 0, activation, stride."""
 
 STAGES = ((240, 4), (480, 8), (960, 4))
 """Outputs and units of each stage of ShuffleNet; the first halves the image."""
@@ -44,10 +56,61 @@ def _inverted(net: Writer, name: str, times: int, width: int, outputs: int, stri
         net.add(f"{name}_sum", below, net.last)
 
 
+def mobilenet_v3(batch: int, train: bool, scale: int = 1) -> str:
+    """MobileNet 3, large, on 224x224 images, with HardSwish and gates."""
+    net, width = Writer("MobileNet-3", (batch, 3, 224, 224), train), 16 // scale
+    _conv_and(net, "HardSwish", "conv1", width, 3, stride=2, pad=1)
+    for number, unit in enumerate(UNITS, 1):
+        width = _unit_v3(net, f"unit{number}", width, scale, *unit)
+    _conv_and(net, "HardSwish", "last", 960 // scale, 1)
+    net.mean("pool")
+    net.ip("hidden", 1280 // scale)
+    net.layer("HardSwish", "hard_swish_hidden", top=net.last)
+    net.ip("classifier", 1000)
+    return net.end()
+
+
+def _unit_v3(
+    net: Writer, name: str, width: int, scale: int, kernel: int, inside: int, outputs: int,
+    gate: int, kind: str, stride: int,
+) -> int:  # fmt: skip
+    """Widen, look around in each channel, weigh, narrow; return the channels."""
+    below, inside, outputs = net.last, inside // scale, outputs // scale
+    if inside != width:
+        _conv_and(net, kind, f"{name}_widen", inside, 1)
+    around = {"stride": stride, "pad": kernel // 2, "group": inside}
+    _conv_and(net, kind, f"{name}_depthwise", inside, kernel, **around)
+    if gate:
+        _gate(net, name, inside, gate // scale)
+    net.conv(f"{name}_narrow", outputs, 1, bias=False)
+    net.bn(f"{name}_narrow")
+    if stride == 1 and width == outputs:
+        net.add(f"{name}_sum", below, net.last)
+    return outputs
+
+
+def _gate(net: Writer, name: str, channels: int, squeezed: int) -> None:
+    """Weigh each channel by the hard sigmoid of what the means of all make."""
+    image = net.last
+    net.mean(f"{name}_mean")
+    net.conv(f"{name}_squeeze", squeezed, 1)
+    net.relu(f"relu_{name}_squeeze")
+    net.conv(f"{name}_excite", channels, 1)
+    net.layer("Power", f"{name}_part", "power_param { scale: 0.16666667 shift: 0.5 }", top=net.last)
+    net.layer("Clip", f"{name}_limits", "clip_param { min: 0 max: 1 }", top=net.last)
+    gate = net.layer("Flatten", f"{name}_gate")
+    net.layer("Scale", f"{name}_gated", "scale_param { axis: 0 }", image, gate)
+
+
 def _conv6(net: Writer, name: str, outputs: int, kernel: int, **options: int) -> None:
+    _conv_and(net, "ReLU6", name, outputs, kernel, **options)
+
+
+def _conv_and(net: Writer, kind: str, name: str, outputs: int, kernel: int, **options: int) -> None:
+    """Write a convolution, its normalisation, and an activation of a kind."""
     net.conv(name, outputs, kernel, bias=False, **options)
     net.bn(name)
-    net.layer("ReLU6", f"relu_{name}", top=net.last)
+    net.layer(kind, f"relu_{name}", top=net.last)
 
 
 def shufflenet(batch: int, train: bool, scale: int = 1) -> str:

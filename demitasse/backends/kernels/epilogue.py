@@ -52,7 +52,7 @@ class Rectifier:
 
     @property
     def kind(self) -> Kind:
-        """What the kernel's code is for."""
+        """Kind of the code that a kernel needs."""
         if self.limits is not None:
             return "limits"
         return self.curve or ("relu" if self.slope == 0 else "")
