@@ -449,8 +449,8 @@ class NetBuilder:
         kind = kind or self.pick(
             [
                 (40, "ReLU"), (8, "slope"), (9, "PReLU"), (8, "ELU"), (7, "Sigmoid"), (6, "TanH"),
-                (7, "ReLU6"), (4, "Clip"), (3, "Power"), (3, "AbsVal"), (3, "Swish"), (2, "BNLL"),
-                (2, "GELU"), (1, "Exp"), (1, "Log"),
+                (7, "ReLU6"), (4, "Clip"), (3, "Power"), (3, "AbsVal"), (5, "Swish"), (2, "BNLL"),
+                (2, "GELU"), (1, "Exp"), (1, "Log"), (5, "HardSwish"),
             ]
         )  # fmt: skip
         fields: dict[str, Any] = {}
@@ -600,8 +600,17 @@ class NetBuilder:
         groups = [g for g in (2, 3, 4, 8) if c % g == 0 and c > g]
         if not groups:
             return None
-        fields = {"shuffle_channel_param": {"group": self.rng.choice(groups)}}
-        return self.add("ShuffleChannel", x, self.shapes[x], fields)
+        group = self.rng.choice(groups)
+        if self.chance(0.6):
+            fields = {"shuffle_channel_param": {"group": group}}
+            return self.add("ShuffleChannel", x, self.shapes[x], fields)
+        n, _, *spatial = self.shapes[x]
+        tables = (n, group, c // group, *spatial), (n, c // group, group, *spatial)
+        split = {"axis": 1, "num_axes": 1, "shape": {"dim": tables[0][1:3]}}
+        joined = {"axis": 1, "num_axes": 2, "shape": {"dim": [c]}}
+        y = self.add("Reshape", x, tables[0], {"reshape_param": split})
+        y = self.add("Permute", y, tables[1], {"permute_param": {"order": [0, 2, 1]}})
+        return self.add("Reshape", y, self.shapes[x], {"reshape_param": joined})
 
     def roi_pool(self, x: str) -> str | None:
         n, c, h, w = self.shapes[x]

@@ -83,7 +83,8 @@ def _plain_net(rng: random.Random, size: str, train: bool, backward: bool) -> Ne
     n = rng.choice((1, 1, 1, 2, 2, 3, 4, 8))
     x = b.add_input((n, rng.choice(channels), h, w))
     bias, norm = rng.random() < 0.5, rng.random() < 0.3
-    floor, act = rng.random() < 0.5, rng.choice(("ReLU", "ReLU", "ReLU", "PReLU", "ELU", "ReLU6"))
+    acts = "ReLU", "ReLU", "ReLU", "PReLU", "ELU", "ReLU6", "Swish", "HardSwish"
+    floor, act = rng.random() < 0.5, rng.choice(acts)
     for _ in range(rng.randint(1, 5)):
         k = b.pick([(60, (3, 3)), (14, (1, 1)), (9, (5, 5)), (6, (7, 7)), (4, (1, 3)), (4, (3, 1)),
                     (3, (2, 2))])  # fmt: skip
