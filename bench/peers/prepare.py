@@ -69,7 +69,7 @@ def _with_weights(case: Case, rng: np.random.Generator, folder: Path) -> Path:
     net = Net(parse_text(pair.prototxt(), NetParameter), "TRAIN", device="cpu", seed=1)
     _fill(net, {name: _values(name, net.blobs[name].shape, rng) for name in net.inputs})
     for layer in net.layers:
-        if layer.type == "Scale":
+        if layer.type == "Scale" and layer.blobs:  # others weigh by a second bottom
             layer.blobs[1].mutable_cpu_data()[...] = BIAS
     net.forward()  # the statistics of batch normalisation are those of this pass
     last = [layer for layer in net.layers if layer.blobs][-1]
