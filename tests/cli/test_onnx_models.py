@@ -57,6 +57,14 @@ def test_an_onnx_file_has_a_summary(run):
     assert found["phase"] == "TEST"
 
 
+def test_an_onnx_file_is_measured(run):
+    done = run("bench model.onnx --devices numpy --batches 1 2 --rounds 1 --seconds 0")
+
+    rows = [row.split()[:4] for row in done.stdout.splitlines()[1:3]]
+    assert done.exit_code == 0, done.output
+    assert rows == [["model", "TEST", "numpy", batch] for batch in ("1", "2")]
+
+
 def test_devices_agree_on_an_onnx_file(run):
     shown = run("consistency model.onnx --devices numpy strict:device1 --json")
     steps = run("consistency model.onnx --devices numpy strict:device1 --steps 1")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
@@ -156,12 +157,13 @@ def bench_command(
 ) -> None:  # fmt: skip
     """Measure images per second.
 
-    NETs are prototxts, or folders of trained models, whose deploy nets are measured. A weights file
-    beside a prototxt is loaded if it is the only one and fits the net; other nets have random
-    weights. Inputs of the same shapes replace data layers. The cases run in turn in each round, so
-    that other load of the machine affects them equally; nets of a folder are measured one after the
-    other. With --peers, the column "of best peer" is the speed relative to the fastest peer, as the
-    median of all rounds. The peers' results are compared first.
+    NETs are prototxts, ONNX files, which are imported, or folders of trained models, whose deploy
+    nets are measured. A weights file beside a prototxt is loaded if it is the only one and fits the
+    net; other nets have random weights. Inputs of the same shapes replace data layers. The cases
+    run in turn in each round, so that other load of the machine affects them equally; nets of a
+    folder are measured one after the other. With --peers, the column "of best peer" is the speed
+    relative to the fastest peer, as the median of all rounds. The peers' results are compared
+    first.
     """
     from demitasse.benchmark import deploy_nets, measure, read_results, regressions, write_results
     from demitasse.benchmark.measure import machine
@@ -174,8 +176,10 @@ def bench_command(
         slowest_layers,
         write_page,
     )
+    from demitasse.cli.evaluation import imported_net
     from demitasse.core.device import Device, choose_device
     from demitasse.core.paths import check_exists, is_folder
+    from demitasse.inference.cards.card_file import ONNX
     from demitasse.pages.charts import has_format
 
     together: list[list[Path]] = [[]]
@@ -183,6 +187,11 @@ def bench_command(
         check_exists(net)
         if is_folder(net):
             together += [[path] for path in deploy_nets(net)]
+        elif net.suffix == ONNX:
+            folder = Path(ctx.with_resource(TemporaryDirectory(prefix="demitasse_bench_")))
+            files = folder / f"{net.stem}.prototxt", folder / f"{net.stem}.caffemodel"
+            imported_net(net, *files, device="cpu")
+            together[0].append(files[0])
         else:
             together[0].append(net)
     if chart is not None and not has_format(chart):
