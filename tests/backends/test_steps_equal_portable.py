@@ -101,9 +101,10 @@ COLUMN = [((1, 3),)]
 PYRAMIDS = ("pyramid_height: 3", "pyramid_height: 2 pool: AVE", "pyramid_height: 1")
 SIZES = ("height: 7 width: 9", "shrink_factor: 2", "zoom_factor: 2 pad_beg: -1")
 BINS = ("pooled_h: 2 pooled_w: 3 spatial_scale: 0.1", "pooled_h: 5 pooled_w: 4 spatial_scale: 0.1")
-MAPS = [((2, 5, 9, 8), (4, 5)), ((2, 16, 9, 8), (4, 5)), ((2, 40, 3, 4), (1, 5))]
+MAPS = [((2, 5, 9, 8), (4, 5)), ((2, 16, 9, 8), (4, 5)), ((2, 40, 3, 4), (1, 5)),
+        ((2, 45, 1, 1), (3, 5)), ((2, 20, 1, 6), (2, 5))]  # fmt: skip
 GROUPS = "spatial_scale: 0.1 output_dim: 4 group_size: 3"
-SCORES = [((2, 36, 9, 8), (4, 5)), ((2, 36, 3, 19), (1, 5))]
+SCORES = [((2, 36, 9, 8), (4, 5)), ((2, 36, 3, 19), (1, 5)), ((2, 36, 1, 1), (3, 5))]
 BRANCHES = [((2, 3, 4), (2, 1, 4), (2, 2, 4)), ((2, 16, 3, 3), (2, 32, 3, 3), (2, 16, 3, 3))]
 NORM = {"params": "positive"}
 CUDA, HOST = ("cupy",), ("numpy", "cupy")

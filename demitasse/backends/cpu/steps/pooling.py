@@ -127,7 +127,8 @@ class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
             ends: tuple[Argument, ...] = self.gradients(*map(layouts.plain, (op.bottom, op.top)))
         else:
             x, y = (layouts.innermost(shape, 1) for shape in (op.bottom, op.top))
-            kernel = RegionMaximaGradient(suitable_images(x, 1), *self._sizes)
+            n, c, h, w = op.bottom
+            kernel = RegionMaximaGradient(Images.channels_last((n, c, h, w)), *self._sizes)
             ends = InputArg(bottom, x), *self.gradients(x, y)
 
         def run(*arrays: np.ndarray) -> None:
