@@ -152,7 +152,7 @@ class ConvStep(WindowStep[ops.Conv]):
             OutputArg(target, self.y),
             weight,
             offsets,
-            rectifier_of(epilogue.then, trains=self.at.backward),
+            rectifier_of(epilogue.then),
             InputArg(slopes, self.channels) if slopes else None,
             InputArg(other, self.y) if other else None,
         )

@@ -38,16 +38,13 @@ ONES = (1.0, 1.0)
 """Factors of a plain sum of two."""
 
 
-def rectifier_of(then: ops.Activation | None, *, trains: bool) -> Rectifier:
-    """Return what our kernels do for an activation, or for none.
-
-    With ``trains``, the gradient of the activation follows from its result.
-    """
+def rectifier_of(then: ops.Activation | None) -> Rectifier:
+    """Return what our kernels do for an activation, or for none."""
     if then is None:
         return NOTHING
-    if then.function == "hard_swish" and not trains:
+    if then.function == "hard_swish":
         return Rectifier(curve="hard_swish")
-    if then.function == "swish" and then.parameters == (1.0,) and not trains:
+    if then.function == "swish" and then.parameters == (1.0,):
         return Rectifier(curve="swish")
     if then.function == "clip":
         low, high = then.parameters
@@ -60,7 +57,7 @@ def rectifier_of(then: ops.Activation | None, *, trains: bool) -> Rectifier:
             return Rectifier(slope=slope)
     message = (
         f"{op_title(then)} runs by itself; kernels append ReLU with a slope of at least 0, ReLU6, "
-        "Clip and, without gradients, HardSwish and Swish"
+        "Clip, HardSwish and Swish with a beta of 1"
     )
     raise Declined(message)
 

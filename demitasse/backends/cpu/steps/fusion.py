@@ -103,8 +103,7 @@ def separable(each: ConvStep, between: Chain, pixels: ConvStep, rest: Chain) -> 
     x = suitable_images(source.layout, blocks.channels, bf16=True)
     y = suitable_images(target.layout, 1, bf16=True)
     decline_if(not y.is_rows, "one pixel each; separable convolution takes rows of pixels")
-    trains, added = at.backward, []
-    then = rectifier_of(first.then, trains=trains), rectifier_of(second.then, trains=trains)
+    then, added = (rectifier_of(first.then), rectifier_of(second.then)), []
     if second.other is not None:
         added = [rounded_addend(target, second.other)]
     (windows, before), (weight, after) = each.folded(first), pixels.folded(second)

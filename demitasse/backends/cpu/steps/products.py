@@ -94,20 +94,20 @@ class Product:
             if self._narrow.amx:
                 schedule = plan_amx_product(rows, k, m, self._narrow)
                 source, target = (Images.channels_last((1, n, rows, 1)) for n in (k, m))
-                make = partial(AmxConvolution, schedule, source, target, self._rectifier(then))
+                make = partial(AmxConvolution, schedule, source, target, rectifier_of(then))
             else:
                 schedule = dense_schedule(rows, k, m, self._narrow)
-                make = partial(igemm_forward, schedule, *_ends(rows, k, m), self._rectifier(then))
+                make = partial(igemm_forward, schedule, *_ends(rows, k, m), rectifier_of(then))
             packed = PackedKernel(make, update=weight)
             return KernelCall(self._engine, packed, *ends, bias, None, code=schedule.code)
         kernel: FewRows | ImplicitGemm
         if self._alone and "few_rows" not in tuning.without and rows <= MOST_ROWS[tuning.width]:
             panel = _panel(rows, m, tuning.width)
-            kernel = FewRows(rows, k, m, panel, k, tuning, self._epilogue(then), half=self._half)
+            kernel = FewRows(rows, k, m, panel, k, tuning, _epilogue(then), half=self._half)
             code = kernel.code
         else:
             order: Order = "by_term" if self._transpose else "by_filter"
-            kernel = self._gemm(k, m, "" if self._alone else order, self._rectifier(then))
+            kernel = self._gemm(k, m, "" if self._alone else order, rectifier_of(then))
             panel, code = kernel.schedule.panel, kernel.schedule.code
         if self._alone:
             weight = ParamArg(self._weight, layouts.blocked(self._w.shape, 0, panel))
@@ -116,17 +116,6 @@ class Product:
             write = partial(call_recorder.call, self._write_halves)
             weight = DerivedArg(self._engine, half, write, weight, kept=True)
         return KernelCall(self._engine, kernel, *ends, weight, bias, code=code)
-
-    def _rectifier(self, then: ops.Activation | None) -> Rectifier:
-        return rectifier_of(then, trains=not self._alone)
-
-    def _epilogue(self, then: ops.Activation | None) -> Rectifier:
-        """Return the epilogue of few rows, which may be Sigmoid or TanH, too."""
-        if then is not None and then.function == "sigmoid":
-            return Rectifier(curve="sigmoid")
-        if then is not None and then.function == "tanh":
-            return Rectifier(curve="tanh")
-        return self._rectifier(then)
 
     def _write_halves(self, target: np.ndarray, weight: np.ndarray) -> None:
         target.view(np.float16)[...] = self._rounded(weight)
@@ -173,6 +162,15 @@ class Product:
 
 def _ends(rows: int, length: int, outputs: int) -> tuple[Images, Images]:
     return row_images(rows, length), row_images(rows, outputs)
+
+
+CURVES = {"sigmoid": Rectifier(curve="sigmoid"), "tanh": Rectifier(curve="tanh")}
+"""Functions that few rows end with besides rectifiers."""
+
+
+def _epilogue(then: ops.Activation | None) -> Rectifier:
+    curve = None if then is None else CURVES.get(then.function)
+    return rectifier_of(then) if curve is None else curve
 
 
 PANEL_COSTS = {4: 1.0, 3: 1.02, 2: 1.05, 1: 1.4}
