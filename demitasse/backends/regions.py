@@ -16,9 +16,6 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.errors import ErrorCode, ShapeError
 
-VALUES = 5
-"""Values of a region."""
-
 Span = tuple[int, int]
 
 
@@ -55,8 +52,8 @@ class Bins(NamedTuple):
 
 
 def bins_of(op: ops.ROIPool | ops.PSROIPool, rois: np.ndarray) -> Bins:
-    """Return the bins of regions (R, 5) for an operation; see :func:`bins`."""
-    cut = bins_between
+    """Return the bins of regions of R x 5 values for an operation; see :func:`bins`."""
+    rois, cut = rois.reshape(-1, 5), bins_between
     if isinstance(op, ops.ROIPool):
         rois, cut = widened(rois, op.pad_ratio), bins
     images, _, height, width = op.bottom

@@ -24,7 +24,7 @@ from demitasse.backends.kernels.roi_pooling import (
     RegionMeans,
 )
 from demitasse.backends.kernels.tuning import NARROW, Tuning
-from demitasse.backends.regions import VALUES, Bins, bins_of
+from demitasse.backends.regions import Bins, bins_of
 from demitasse.backends.step import Operands, decline_gradients, decline_if
 
 
@@ -111,7 +111,7 @@ class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
         layout, kernel = first_suitable(known, self._kernel)
 
         def run(x: np.ndarray, y: np.ndarray) -> None:
-            self._bins = bins_of(op, self.at.bottom[1].cpu_data().reshape(-1, VALUES))
+            self._bins = bins_of(op, self.at.bottom[1].cpu_data())
             kernel.run(self._bins, x, y)
 
         ends = self.in_and_out(layout, target)

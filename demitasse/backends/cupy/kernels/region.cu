@@ -24,9 +24,20 @@ struct Bins {
   }
 };
 
-__device__ inline bool within(Index place, const int* span) {
-  return span[0] <= place && place < span[1];
-}
+// A pixel of a map, by its index.
+struct Pixel {
+  Index column, row, place, c, image;  // place: the index in its plane
+
+  __device__ Pixel(Index i, Index channels, Index height, Index width)
+      : column(i % width), row(i / width % height), place(i % (height * width)),
+        c(i / (height * width) % channels), image(i / (height * width) / channels) {}
+
+  // Whether rows, or columns, of a bin contain it.
+  __device__ bool in_rows(const int* rows) const { return rows[0] <= row && row < rows[1]; }
+  __device__ bool in_columns(const int* columns) const {
+    return columns[0] <= column && column < columns[1];
+  }
+};
 
 // x (images, channels, height, width) -> y, winners (regions, channels, bin_rows, bin_columns); a
 // winner is the index in its plane of the first largest value, or -1 of an empty bin, which is 0.
@@ -64,17 +75,16 @@ KERNEL region_maxima_gradient(const int* __restrict__ winners, const Real* __res
                               REGIONS) {
   const Bins bins(table, regions, bin_rows, bin_columns);
   EACH(i, count) {
-    const Index place = i % (height * width), c = i / (height * width) % channels;
-    const Index image = i / (height * width) / channels;
+    const Pixel pixel(i, channels, height, width);
     Real total = 0;
     for (Index region = 0; region < regions; ++region) {
-      if (bins.images[region] != image) continue;
+      if (bins.images[region] != pixel.image) continue;
       for (Index row = 0; row < bin_rows; ++row) {
-        if (!within(place / width, bins.row(region, row))) continue;
+        if (!pixel.in_rows(bins.row(region, row))) continue;
         for (Index column = 0; column < bin_columns; ++column) {
-          if (!within(place % width, bins.column(region, column))) continue;
-          const Index at = ((region * channels + c) * bin_rows + row) * bin_columns + column;
-          if (winners[at] == place) total += dy[at];
+          if (!pixel.in_columns(bins.column(region, column))) continue;
+          const Index at = ((region * channels + pixel.c) * bin_rows + row) * bin_columns + column;
+          if (winners[at] == pixel.place) total += dy[at];
         }
       }
     }
@@ -109,15 +119,15 @@ KERNEL region_means_gradient(const Real* __restrict__ dy, const int* __restrict_
                              Real* __restrict__ dx, Index count, REGIONS) {
   const Bins bins(table, regions, bin_rows, bin_columns);
   EACH(i, count) {
-    const Index place = i % (height * width), c = i / (height * width) % channels;
-    const Index image = i / (height * width) / channels;
+    const Pixel pixel(i, channels, height, width);
     Real total = 0;
     for (Index region = 0; region < regions; ++region) {
-      const int* rows = bins.row(region, c / bin_columns % bin_rows);
-      const int* columns = bins.column(region, c % bin_columns);
-      if (bins.images[region] != image) continue;
-      if (!within(place / width, rows) || !within(place % width, columns)) continue;
-      total += dy[region * channels + c] / (Real)((rows[1] - rows[0]) * (columns[1] - columns[0]));
+      const int* rows = bins.row(region, pixel.c / bin_columns % bin_rows);
+      const int* columns = bins.column(region, pixel.c % bin_columns);
+      if (bins.images[region] != pixel.image) continue;
+      if (!pixel.in_rows(rows) || !pixel.in_columns(columns)) continue;
+      const Index pixels = (rows[1] - rows[0]) * (columns[1] - columns[0]);
+      total += dy[region * channels + pixel.c] / (Real)pixels;
     }
     dx[i] = total;
   }

@@ -8,7 +8,7 @@ from demitasse.backends import ops
 from demitasse.backends.cupy.layout import reads_channels_last
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
-from demitasse.backends.regions import VALUES, bins_of
+from demitasse.backends.regions import bins_of
 from demitasse.backends.step import Operands, Saved, decline_if, decline_in_place
 
 AXES = 3  # spatial axes of the kernels
@@ -139,7 +139,7 @@ class RegionStep(GpuStep[ops.ROIPool | ops.PSROIPool]):
 
     def forward(self) -> None:
         at = self.at
-        tables = bins_of(self.op, at.bottom[1].cpu_data().reshape(-1, VALUES))
+        tables = bins_of(self.op, at.bottom[1].cpu_data())
         flat = np.concatenate([table.reshape(-1) for table in tables], dtype=np.int32)
         self._bins = self.engine.asarray(flat)
         x, y = at.bottom[0].read(), at.top[0].buffer()
