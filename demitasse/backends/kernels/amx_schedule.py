@@ -16,6 +16,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.values import HALF, INT, LINE_BYTES
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.step import decline_if
+from demitasse.backends.windows import ConvGeometry
 
 STRIP_BYTES = 768 << 10
 """Bytes of a strip at most; the second cache holds it, and a panel of filters."""
@@ -261,8 +262,7 @@ class AmxSchedule(ConvSchedule):
     @property
     def is_pointwise(self) -> bool:
         """True if windows are pixels that follow each other."""
-        op = self.op
-        return {*op.kernel, *op.stride} == {1} and not any((*op.pad, *(op.after or ())))
+        return ConvGeometry.of(self.op).window.is_pointwise
 
     def reads_pixels(self, x: Images) -> bool:
         """Return whether tiles are read from the images themselves."""

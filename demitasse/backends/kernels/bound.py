@@ -62,6 +62,11 @@ def each_vector(
     return last.vectors
 
 
+def clearing(k: Kernel, target: Word) -> Body:
+    """Return the body that writes zeros from an address on."""
+    return lambda place, some: k.store(k.constant(0.0), target + place, some)
+
+
 def own_vectors(k: Kernel, count: Word, body: Body) -> None:
     """Write this loop over the thread's vectors; the last thread has the partial one."""
     index, threads = k.thread()

@@ -395,15 +395,14 @@ def write_sums(
     """
     vector_bytes, vectors = k.width * size, range(len(masks))
     places = [(target + vector_bytes * j, j) for target in targets for j in vectors]
-    values: Iterable[Vector] = sums
+    values = sums
     if before is not None:
         values = [
             choose(before, total + k.load(at, masks[j]), total)
             for total, (at, j) in zip(sums, places, strict=True)
         ]
-    if finish is not None:
-        values = finish([*values], places, masks)
-    for value, (at, j) in zip(values, places, strict=True):
+    finished: Iterable[Vector] = values if finish is None else finish(values, places, masks)
+    for value, (at, j) in zip(finished, places, strict=True):
         if size == HALF:
             k.store_bfloat(value, at)
         else:

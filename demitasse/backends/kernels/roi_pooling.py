@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends.kernels.bound import BoundKernel, each_vector, own_vectors, threads_for
+from demitasse.backends.kernels.bound import (
+    BoundKernel,
+    clearing,
+    each_vector,
+    own_vectors,
+    threads_for,
+)
 from demitasse.backends.kernels.images import ImageFields, Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
@@ -303,12 +309,7 @@ def _means_gradient_kernel(k: Kernel, f: MeanGradientFields) -> None:
         channel = output * bins + row * f.bins.bin_columns + column
         target = f.dx + channel * plane * FLOAT
         with k.loop(f.images) as image:
-            cleared = target + image.i * image_bytes
-
-            def clear(place: Word, some: Condition | None) -> None:
-                k.store(k.constant(0.0), cleared + place, some)
-
-            each_vector(k, plane, clear)
+            each_vector(k, plane, clearing(k, target + image.i * image_bytes))
         with k.loop(f.bins.regions) as region:
             one = f.bins.bin(k, region.i, row, column)
             dy = k.broadcast(f.dy + (region.i * f.outputs * bins + channel) * FLOAT)

@@ -1,6 +1,12 @@
 """Selection of rows of a table by their indices, and the gradient of the table."""
 
-from demitasse.backends.kernels.bound import BoundKernel, each_vector, own_vectors, threads_for
+from demitasse.backends.kernels.bound import (
+    BoundKernel,
+    clearing,
+    each_vector,
+    own_vectors,
+    threads_for,
+)
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.values import (
@@ -81,12 +87,7 @@ class RowSumFields(Struct):
 def _sums_kernel(k: Kernel, f: RowSumFields) -> None:
     row_bytes = f.columns * FLOAT
     with k.loop(f.rows) as row:
-        cleared = f.sums + row.i * row_bytes
-
-        def clear(at: Word, some: Condition | None) -> None:
-            k.store(k.constant(0.0), cleared + at, some)
-
-        own_vectors(k, f.columns, clear)
+        own_vectors(k, f.columns, clearing(k, f.sums + row.i * row_bytes))
     with k.loop(f.count) as item:
         index = truncated(k.load_float(f.indices + item.i * FLOAT))
         source, target = f.dy + item.i * row_bytes, f.sums + index * row_bytes

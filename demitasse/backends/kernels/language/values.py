@@ -456,15 +456,14 @@ def clamp_max(vector: Vector, ceiling: Vector | float) -> Vector:
     return _intrinsic("minimum", vector, ceiling)
 
 
-def larger(vector: Vector, other: Vector) -> Vector:
-    """Return the larger of two vectors, element by element; NaN of either stays."""
-    number = _comparison("fcmp ord")(vector, vector)
-    return choose(number, choose(vector >= other, vector, other), vector)
-
-
 def is_nan(value: Vector | Float) -> Condition:
     """Return which elements are NaN."""
     return _comparison("fcmp uno")(value, value)
+
+
+def larger(vector: Vector, other: Vector) -> Vector:
+    """Return the larger of two vectors, element by element; NaN of either stays."""
+    return choose(is_nan(vector), vector, choose(vector >= other, vector, other))
 
 
 def truncated(number: Float) -> Word:
