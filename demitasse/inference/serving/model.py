@@ -146,6 +146,7 @@ class Runner:
     def __init__(self, files: ModelFiles, device: str | None) -> None:
         self.model = LoadedModel(files, device)
         self.net, self.outputs = self.model.net, self.model.outputs
+        self._carries_state = any(layer.has_state for layer in self.net.layers)
 
     def shapes(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """Return the shapes of blobs."""
@@ -204,10 +205,11 @@ class Runner:
 
     def _run(self, inputs: Arrays) -> Arrays:
         """Run the net, and restore the states of recurrent layers: no pass continues another."""
-        restore = self.net.execution.passes.stateful_blobs.savepoint()
+        if not self._carries_state:
+            return self.model.run(inputs)
+        roll_back = self.net.savepoint()
         outputs = self.model.run(inputs)
-        with self.net.device.backend.enter():
-            restore()
+        roll_back()
         return outputs
 
     def _zeros(self) -> Arrays:
