@@ -98,8 +98,8 @@ def _padded_convolution(conv: Node, graph: Graph) -> Match | None:
     rule = attributes.pop("auto_pad", b"NOTSET")
     constant = pad.attributes.get("mode", b"constant") == b"constant"
     before, after = pads_of(pad)
-    outer, (least, *_) = (*before[:2], *after[:2]), sorted((*before, *after))
-    if not constant or rule not in {b"NOTSET", b"VALID"} or any(outer) or least < 0:
+    others = any((*before[:2], *after[:2])) or min((*before, *after)) < 0
+    if not constant or rule not in {b"NOTSET", b"VALID"} or others:
         return None
     pads = *before[2:], *after[2:]
     own = attributes.get("pads") if rule == b"NOTSET" else None
@@ -115,9 +115,7 @@ def _swish(product: Node, graph: Graph) -> Match | None:
         if x is None or gate is None or gate.op not in SWISHES or gate.x.name != x.name:
             continue
         if gate.op == "HardSigmoid":
-            slope, middle = (
-                gate.attributes.get(*field) for field in (("alpha", 0.2), ("beta", 0.5))
-            )
+            slope, middle = gate.attributes.get("alpha", 0.2), gate.attributes.get("beta", 0.5)
             if not (_near(slope, 1 / 6) and _near(middle, 0.5)):
                 return None
         if graph.only_reader(gate) is product:
