@@ -182,6 +182,17 @@ def reorders(net, monkeypatch):
     return shapes
 
 
+def expect_no_reorders(text, monkeypatch):
+    """Return a net that brings nothing into another layout, with the results of portable code."""
+    net, portable = made(text, device="cpu"), made(text, device="cpu", optimize=False)
+
+    assert reorders(net, monkeypatch) == []
+    portable.forward()
+    found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    return net
+
+
 @WIDE
 def test_what_is_pooled_is_written_as_the_next_convolution_reads_it(monkeypatch):
     net = made(SQUEEZE, device="cpu")
@@ -191,33 +202,19 @@ def test_what_is_pooled_is_written_as_the_next_convolution_reads_it(monkeypatch)
 
 @WIDE
 def test_channels_are_shuffled_in_the_layout_they_are_in(monkeypatch):
-    net, portable = made(SHUFFLED, device="cpu"), made(SHUFFLED, device="cpu", optimize=False)
-
-    assert reorders(net, monkeypatch) == []
-    portable.forward()
-    found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    expect_no_reorders(SHUFFLED, monkeypatch)
 
 
 @pytest.mark.parametrize("text", [TABLES, TABLES.replace("order: 1 }", "order: 3 order: 1 }")])
 def test_groups_of_channels_are_permuted_from_the_layout_they_are_in(monkeypatch, text):
-    net, portable = made(text, device="cpu"), made(text, device="cpu", optimize=False)
-
-    assert reorders(net, monkeypatch) == []
-    portable.forward()
-    found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    expect_no_reorders(text, monkeypatch)
 
 
 @WIDE
 @pytest.mark.parametrize("text", [EXCITED, SCALED], ids=["axpy", "scale"])
 def test_channels_are_weighed_in_the_layout_they_are_in(monkeypatch, text):
-    net, portable = made(text, device="cpu"), made(text, device="cpu", optimize=False)
+    net = expect_no_reorders(text, monkeypatch)
 
-    assert reorders(net, monkeypatch) == []
-    portable.forward()
-    found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     [step] = [s for s in net.plan.steps() if "ChannelScale" in str(type(s).__mro__)]
     assert step.replayable
 
