@@ -270,9 +270,12 @@ def mean_outputs(
         should_continue: Called before each batch; False ends the run with a meaningless result.
 
     Raises:
-        ConfigError: A whole epoch is asked of a net that has none.
+        ConfigError: ``batches`` is negative, or a whole epoch is asked of a net that has none.
         ShapeError: An output changes its shape from one batch to another.
     """
+    if batches < 0:
+        message = f"got {batches} batches, expected a count, or 0 for a whole epoch"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batches", got=batches)
     return _mean_outputs(net, batches, LocalEvaluator(should_continue))
 
 

@@ -113,6 +113,8 @@ def test_refusals(net):
         testing.compare(net, "cpu")
     with expect_error(DeviceError, mentions="tpu"):
         testing.compare(net, ["numpy", "tpu"])
+    with expect_error(NetError, ErrorCode.INVALID, field="net", got="str"):
+        testing.compare("net.prototxt", ["numpy", "cpu"])
 
 
 @pytest.mark.parametrize("devices", [[], ["cpu"]])

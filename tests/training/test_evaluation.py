@@ -131,6 +131,14 @@ def test_what_has_a_number_for_each_record_is_left_out(folder, lines):
     assert any("'p' changed from (4, 3) to (3, 3)" in line for line in lines())
 
 
+def test_negative_number_of_batches_is_refused(folder):
+    with (
+        net_of(net_text(folder, "lmdb")) as net,
+        expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="batches", got=-1),
+    ):
+        mean_outputs(net, -1)
+
+
 def test_two_layers_that_agree_have_a_common_epoch(folder):
     second = SOURCES["hdf5"].replace("DIR", folder.as_posix()).replace("SIZE", str(BATCH))
     lmdb = SOURCES["lmdb"].replace("DIR", folder.as_posix()).replace("SIZE", str(BATCH))
