@@ -78,16 +78,13 @@ def wire(
         tops: list[int] = []
         for i, blob in enumerate(param.top):
             in_place = i < len(param.bottom) and param.bottom[i] == blob
-            if in_place and blob in index:
-                tops.append(index[blob])
-            elif blob in index:
+            if blob not in index:
+                index[blob] = len(names)
+                names.append(blob)
+            elif not in_place:
                 message = f"top blob {blob!r} of layer {param.name!r} is produced twice"
                 refuse(number, message, ErrorCode.DUPLICATE, blob=blob)
-                continue
-            else:
-                index[blob] = len(names)
-                tops.append(len(names))
-                names.append(blob)
+            tops.append(index[blob])
             unread.add(blob)
         if param.type == "Input":
             inputs += tops

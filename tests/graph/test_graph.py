@@ -224,6 +224,13 @@ def test_wiring_faults_are_named_together():
     assert str(caught.value).count("\n") == 2
 
 
+def test_readers_of_a_top_that_is_produced_twice_are_not_named():
+    message = chain("d: -> x", "e: x -> y", "f: -> x", "g: x -> z")
+
+    with expect_error(NetError, ErrorCode.DUPLICATE, layer="f", blob="x"):
+        wired(message)
+
+
 # -- who needs backward ------------------------------------------------------------------------
 
 PARAM = LayerSetup(params=(True,))
