@@ -388,7 +388,7 @@ def _constant_tensor(name: str, array: np.ndarray) -> Tensor:
 
 
 def _check_names(graph: Any, path: Path) -> None:
-    """Check that all names are valid UTF-8."""
+    """Check that all names are valid UTF-8, and that no value is computed twice."""
     names = [graph.name]
     names += [one.name for one in (*graph.input, *graph.output, *graph.initializer)]
     for node in graph.node:
@@ -398,6 +398,12 @@ def _check_names(graph: Any, path: Path) -> None:
     if damaged is not None:
         message = f"a name is not valid UTF-8: {damaged!r}"
         raise DataError(message, str(path), code=ErrorCode.CORRUPT, got=damaged)
+    known = {one.name for one in (*graph.input, *graph.initializer)}
+    for name in (name for node in graph.node for name in node.output if name):
+        if name in known:
+            message = f"got two values named {escaped(name, one_line=True)!r}, expected one"
+            raise DataError(message, str(path), code=ErrorCode.DUPLICATE, got=name)
+        known.add(name)
 
 
 # -- inlining of functions ---------------------------------------------------------------------

@@ -161,6 +161,16 @@ def test_weights_outside_the_folder_are_refused(tmp_path):
         import_onnx(path)
 
 
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_values_with_the_name_of_another_are_refused(tmp_path, name):
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Tanh", ["y"], [name])]
+    path = tmp_path / "net.onnx"
+    write(path, nodes)
+
+    with expect_error(DataError, ErrorCode.DUPLICATE, got=name):
+        import_onnx(path)
+
+
 def test_names_that_are_no_text_are_refused(tmp_path):
     model = convolution(tmp_path / "net.onnx")
     model.write_bytes(model.read_bytes().replace(b"conv", b"c\xd8nv"))
