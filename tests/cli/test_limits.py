@@ -38,6 +38,16 @@ SERVE = [sys.executable, "-P", "-m", "demitasse", "serve", "served.prototxt",
          "--weights", "served.caffemodel", "--port", "0"]  # fmt: skip
 MIB = 1 << 20
 
+LIMIT = """
+import os, resource, sys
+limit, value, program, *arguments = sys.argv[1:]
+resource.setrlimit(getattr(resource, limit), (int(value), int(value)))
+os.execvp(program, [program, *arguments])
+"""
+LIMITED = [sys.executable, "-I", "-S", "-c", LIMIT]
+"""Sets a limit in a process of its own. ``preexec_fn`` would run beside this process's threads, where
+a fork can block for ever."""
+
 
 @pytest.fixture
 def run(tmp_path):
@@ -47,15 +57,18 @@ def run(tmp_path):
     (tmp_path / "served.prototxt").write_text(SERVED)
     Net(SERVED, "TEST", device="numpy").save(tmp_path / "served.caffemodel")
     tmp_path.chmod(0o777)
-    environment = {**os.environ, "DEMITASSE_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "DEMITASSE_THREADS": "2",
+        "OMP_NUM_THREADS": "1",  # threads of NumPy's BLAS have stacks as large as the limit allows
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
     def run_limited(command, name, value, before=()):
-        def limit():
-            resource.setrlimit(getattr(resource, name), (value, value))
-
+        limited = [*LIMITED, name, str(value), *before, *command]
         done = subprocess.run(
-            [*before, *command], cwd=tmp_path, env=environment, capture_output=True, text=True,
-            check=False, timeout=300, preexec_fn=limit,
+            limited, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+            timeout=300,
         )  # fmt: skip
         return done.returncode, (done.stderr.splitlines() or [""])[-1]
 

@@ -27,6 +27,26 @@ print("ready", flush=True)
 time.sleep(600)
 """
 
+FORKED = """
+import gc, os, sys, time
+from demitasse.errors import SnapshotError
+from demitasse.training.checkpoint.prefix_lock import PrefixLock
+
+lock = PrefixLock()
+lock.take(sys.argv[1])
+child = os.fork()
+if not child:
+    try:
+        PrefixLock().take(sys.argv[1])
+    except SnapshotError:
+        del lock
+        gc.collect()
+        os._exit(7)
+    os._exit(1)
+print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+time.sleep(600)
+"""
+
 
 @pytest.fixture
 def solver_file(fields, tmp_path):
@@ -111,31 +131,17 @@ def test_the_lock_ends_with_the_solver(solver_file, tmp_path):
 
 
 @needs("fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_does_not_have_the_lock_nor_end_it(tmp_path):
-    lock, prefix = PrefixLock(), str(tmp_path / "s")
-    lock.take(prefix)
-
-    child = os.fork()
-    if not child:
+    prefix = str(tmp_path / "s")
+    command = [sys.executable, "-c", FORKED, prefix]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         try:
-            PrefixLock().take(prefix)
-        except SnapshotError:
-            del lock
-            gc.collect()
-            os._exit(7)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-
-    assert lock_path(prefix).exists()
-    code = (
-        "import sys; from demitasse.training.checkpoint.prefix_lock import PrefixLock;"
-        "PrefixLock().take(sys.argv[1])"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code, prefix], capture_output=True, text=True, check=False
-    )
-    assert "is in use" in result.stderr
+            assert parent.stdout.readline() == "child 7\n"
+            assert lock_path(prefix).exists()
+            with expect_error(SnapshotError, code=ErrorCode.IN_USE, mentions=str(parent.pid)):
+                PrefixLock().take(prefix)
+        finally:
+            parent.kill()
 
 
 def test_two_solvers_of_a_process_are_reported(solver_file, caplog):
