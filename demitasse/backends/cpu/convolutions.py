@@ -259,9 +259,12 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
     Raises:
         Declined: There are none, not even implicit GEMM.
     """
-    general: list[ConvKernels] = [IgemmKernels(case)]
+    igemm = IgemmKernels(case)
+    general: list[ConvKernels] = [igemm]
     with suppress(Declined):
         return [AmxKernels(case)], ()
+    if igemm.by_rows:
+        return general, ()
     case = case.of_planes().of_rows()
     if case.depth.size == 1 and case.at.backward:
         with suppress(Declined):
@@ -336,7 +339,7 @@ class IgemmKernels(ConvKernels):
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
         op, x = case.op, case.x
-        self.by_rows = _by_rows(op, x)
+        self.by_rows = _by_rows(op, x, case.tuning.width)
         if self.by_rows:
             x = x[0], x[3], x[2], 1
             op = ops.Conv(**{**vars(op), "kernel": (op.kernel[0], 1), "bottom": x})
@@ -402,13 +405,12 @@ class IgemmKernels(ConvKernels):
         return image.in_layout(layouts.plain(shape)), Images.channels_last((n, columns, rows, 1))
 
 
-FEWEST_COLUMNS = 16
-"""Columns from which on images of one channel are taken by their rows."""
+def _by_rows(op: ops.Conv, x: ops.Shape, width: int) -> bool:
+    """Return whether filters are as wide as images of one channel, and as a vector at least.
 
-
-def _by_rows(op: ops.Conv, x: ops.Shape) -> bool:
-    """Return whether filters are as wide as images of one channel."""
-    if len(op.kernel) != IMAGE_AXES - 2 or x[1] != 1 or x[3] < FEWEST_COLUMNS or op.after:
+    Direct convolution has too few sums then, one pixel of each row.
+    """
+    if len(op.kernel) != IMAGE_AXES - 2 or x[1] != 1 or x[3] < width or op.after:
         return False
     return (op.kernel[1], op.pad[1], op.dilation[1]) == (x[3], 0, 1)
 
