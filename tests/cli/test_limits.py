@@ -45,8 +45,7 @@ resource.setrlimit(getattr(resource, limit), (int(value), int(value)))
 os.execvp(program, [program, *arguments])
 """
 LIMITED = [sys.executable, "-I", "-S", "-c", LIMIT]
-"""Sets a limit in a process of its own. ``preexec_fn`` would run beside this process's threads, where
-a fork can block for ever."""
+"""Sets a limit in a process of its own: a fork beside threads, as of ``preexec_fn``, can block."""
 
 
 @pytest.fixture
