@@ -118,7 +118,7 @@ def test_threads_change_no_bits(fields, axes, width):
 
 
 @WIDTH
-@pytest.mark.parametrize("columns", [7, 8, 15, 16, 50])
+@pytest.mark.parametrize("columns", [7, 8, 15, 16, 24, 50])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("filters", [4, 20, 40])
 def test_images_of_one_channel_are_taken_by_their_rows(filters, stride, columns, width):
