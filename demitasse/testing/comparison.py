@@ -185,7 +185,9 @@ def compare(
         NetError: ``net`` is no Net, or ``devices`` has fewer than two elements.
         DeviceError: A device is not available.
     """
-    _check_net(net)
+    if not isinstance(net, Net):
+        message = f"got {type(net).__name__} {net!r:.200}, expected a net: Net(file, 'TEST')"
+        raise NetError(message, code=ErrorCode.INVALID, field="net", got=type(net).__name__)
     _check_count(devices)
     given = {name: net.blobs[name].cpu_data() for name in net.inputs} | dict(inputs or {})
     able = net.storage == "float" or net.phase == "TRAIN"  # others only run forward
@@ -202,12 +204,6 @@ def compare(
         ]
         differences += [one for same in zip(*columns, strict=True) for one in same]
     return result
-
-
-def _check_net(net: object) -> None:
-    if not isinstance(net, Net):
-        message = f"got {type(net).__name__} {net!r:.200}, expected a net: Net(file, 'TEST')"
-        raise NetError(message, code=ErrorCode.INVALID, field="net", got=type(net).__name__)
 
 
 def _check_count(devices: Sequence[str | Device]) -> None:

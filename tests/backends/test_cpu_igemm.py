@@ -2,7 +2,18 @@
 
 import numpy as np
 import pytest
-from lowered import NEEDS_KERNELS, WIDTHS, build, conv, expect_same, layer, net, run, tuned
+from lowered import (
+    NEEDS_KERNELS,
+    WIDTHS,
+    build,
+    conv,
+    expect_same,
+    layer,
+    net,
+    run,
+    taken_by_rows,
+    tuned,
+)
 
 from demitasse.core.config import settings
 
@@ -128,8 +139,7 @@ def test_images_of_one_channel_are_taken_by_their_rows(filters, stride, columns,
     with tuned(width=width):
         planned = expect_same(text, ["c"])
 
-    first = planned.plan.entries[1].step.kernels[0]
-    assert getattr(first, "by_rows", False) == (columns >= width)
+    assert taken_by_rows(planned, 1) == (columns >= width)
 
 
 def test_more_axes_run_elsewhere_and_say_why():

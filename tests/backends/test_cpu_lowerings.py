@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowered import build, expect_same, layer, net
+from lowered import build, expect_same, layer, net, taken_by_rows
 
 from demitasse.backends.cpu import slow_reason
-from demitasse.backends.cpu.steps.convolution import ConvStep
 
 pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
@@ -106,11 +105,6 @@ def test_what_runs_in_kernels_where_no_gradient_is_wanted(parts, value, channels
 
         want = portable.blobs["z"].data
         np.testing.assert_allclose(planned.blobs["z"].data, want, rtol=1e-4, atol=1e-4)
-
-
-def taken_by_rows(planned, index):
-    step = planned.plan.entries[index].step
-    return isinstance(step, ConvStep) and getattr(step.kernels[0], "by_rows", False)
 
 
 @pytest.mark.parametrize("value", [1.0, np.nan, -np.inf], ids=str)

@@ -8,8 +8,10 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.cpu import slow_reason
+from demitasse.backends.cpu.convolutions import IgemmKernels
 from demitasse.backends.cpu.engine import engine
 from demitasse.backends.cpu.kernel_calls import PackedKernel
+from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
 
@@ -162,6 +164,13 @@ RELU = layer("r", "ReLU", "c", "c")
 POOL = layer("p", "Pooling", "c", "p", "pooling_param { kernel_size: 2 stride: 2 }")
 ENDS = {"nothing": [], "ReLU": [RELU], "ReLU, MAX": [RELU, POOL], "MAX": [POOL]}
 """What may follow the convolution 'c'."""
+
+
+def taken_by_rows(planned, index):
+    """Return whether the first kernels of a convolution take images by their rows."""
+    step = planned.plan.entries[index].step
+    first = step.kernels[0] if isinstance(step, ConvStep) else None
+    return isinstance(first, IgemmKernels) and first.by_rows
 
 
 def outputs_with(value, place, text):

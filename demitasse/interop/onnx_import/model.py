@@ -401,7 +401,7 @@ def _check_names(graph: Any, path: Path) -> None:
     known = {one.name for one in (*graph.input, *graph.initializer)}
     for name in (name for node in graph.node for name in node.output if name):
         if name in known:
-            message = f"got two values named {escaped(name, one_line=True)!r}, expected one"
+            message = f"got two values named {name!r}, expected one"
             raise DataError(message, str(path), code=ErrorCode.DUPLICATE, got=name)
         known.add(name)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 from expect_error import expect_error
@@ -55,18 +56,23 @@ def solver_file(fields, tmp_path):
     return file
 
 
+@contextmanager
+def started(code, *arguments):
+    """Run code in another process during the block; yield the process and its first line."""
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def other_run(solver_file):
     """A run in another process, after its first snapshot."""
-    command = [sys.executable, "-c", RUN, solver_file, "4"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    try:
-        assert process.stdout.readline().split() == [b"ready"]
+    with started(RUN, solver_file, "4") as (process, line):
+        assert line == "ready\n"
         yield process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def contents(folder):
@@ -133,15 +139,11 @@ def test_the_lock_ends_with_the_solver(solver_file, tmp_path):
 @needs("fork")
 def test_a_forked_child_does_not_have_the_lock_nor_end_it(tmp_path):
     prefix = str(tmp_path / "s")
-    command = [sys.executable, "-c", FORKED, prefix]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        try:
-            assert parent.stdout.readline() == "child 7\n"
-            assert lock_path(prefix).exists()
-            with expect_error(SnapshotError, code=ErrorCode.IN_USE, mentions=str(parent.pid)):
-                PrefixLock().take(prefix)
-        finally:
-            parent.kill()
+    with started(FORKED, prefix) as (parent, line):
+        assert line == "child 7\n"
+        assert lock_path(prefix).exists()
+        with expect_error(SnapshotError, code=ErrorCode.IN_USE, mentions=str(parent.pid)):
+            PrefixLock().take(prefix)
 
 
 def test_two_solvers_of_a_process_are_reported(solver_file, caplog):
