@@ -75,7 +75,7 @@ def few_outputs() -> None:
 
 
 def products(vectors: int, *, adds: bool = False) -> None:
-    product_kernel(WIDTH, vectors, [48], adds=adds)
+    index(product_kernel(WIDTH, vectors, [48], adds=adds))
 
 
 def few_rows(rows: int) -> None:

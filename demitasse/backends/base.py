@@ -5,7 +5,7 @@ What it lowers runs faster; nothing else changes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -113,6 +113,11 @@ class Backend(ABC):
         ``before`` is the result of the call at the last use of the arrays; None at first.
         """
         return before
+
+    def before_first_run(  # noqa: B027 - most compile nothing
+        self, steps: Iterable[AnyStep], *, backward: bool
+    ) -> None:
+        """Compile what the first pass of newly prepared Steps needs, forward or backward."""
 
     def after_first_run(self) -> None:  # noqa: B027 - most leave nothing behind
         """Release memory that only the preparation needed, after a net's first pass."""

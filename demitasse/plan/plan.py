@@ -137,7 +137,8 @@ class Plan:
         self.recordings: WeakSet[Recording] = WeakSet()
         for entry in self.entries:
             entry.subscribe(changes)
-        self._changes, self._seen, self._restored = changes, -1, -1
+        self._changes = changes
+        self._seen = self._ran_backward = self._restored = -1  # last change before each
         blobs = {id(b): b for one in bindings for b in (*one.bottom, *one.top, *one.layer.blobs)}
         self._blobs: list[Blob] = list(blobs.values())
         self._inputs = [blob for one in bindings if not one.bottom for blob in one.top]
@@ -161,6 +162,7 @@ class Plan:
         for first, last in self._ranges(start, end):
             if self._seen != self._changes.number:
                 self._prepare(first, last)
+                self._before_first_run(first, last, backward=False)
             for segment in self._segments.forward(first, last):
                 if segment.replay is None or eager:
                     terms += self._run(segment, guard)
@@ -199,6 +201,9 @@ class Plan:
         self.prepare_replayed()
         for border in (end, start + 1) if end <= start else ():
             self._separate(border)
+        if self._ran_backward != self._changes.number:
+            self._before_first_run(end, start, backward=True)
+            self._ran_backward = self._changes.number
         if self.observer is not None:
             self.observer.before_pass()
         if self.completed is not None or self.replay_blocker():
@@ -377,6 +382,20 @@ class Plan:
         for entry in entries:
             entry.subscribe(self._changes)
             entry.seen = self._changes.number
+
+    def _before_first_run(self, start: int, end: int, *, backward: bool) -> None:
+        """Let the backend compile what some layers run, before the first pass in a direction."""
+        entries = self.entries[start : end + 1]
+        if backward:
+            ran = [entry for entry in entries if entry.binding.backward]
+            found = [
+                group.step if (group := entry.executed_group) else entry.executed_step
+                for entry in ran
+            ]
+        else:
+            found = [entry.forward_step for entry in entries]
+        steps = list(dict.fromkeys(step for step in found if step is not None))
+        entries[0].layer.device.backend.before_first_run(steps, backward=backward)
 
     def _keep_preparation(self) -> None:
         """Keep the present preparation for the shapes of the inputs, if all calls are recorded."""

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from operator import index
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ guard = None
 def called(address, *arguments):
     """Run the kernel at an address; arrays are passed by their addresses."""
     arguments = (*arguments, 0, 1)  # the number of the thread, and the number of threads
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(address)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(index(address))
     if guard is not None:
         call_guarded(function, arguments, guard)
         return

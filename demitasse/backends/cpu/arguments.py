@@ -49,13 +49,15 @@ class Derived:
 
     A recording that reuses the array requires unchanged sources at each replay.
 
-    Args:
+    Attributes:
         make: Computes the result; takes the arrays of all sources.
+
+    Args:
         sources: The arguments.
     """
 
     def __init__(self, make: Callable[..., None], *sources: BlobArg | DerivedArg) -> None:
-        self._make, self._sources = make, sources
+        self.make, self._sources = make, sources
         self._made_from: Hashable = None
 
     @property
@@ -68,7 +70,7 @@ class Derived:
         version = self.version
         if version != self._made_from:
             self._made_from = None  # until the result is complete
-            self._make(*target, *[source.array() for source in self._sources])
+            self.make(*target, *[source.array() for source in self._sources])
             self._made_from = version
         else:
             call_recorder.reuse(version)

@@ -1,7 +1,7 @@
 """Backend of ``Device("cpu")``: numpy on the host, and compiled kernels."""
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, ClassVar
@@ -13,9 +13,11 @@ from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu import updates
 from demitasse.backends.cpu.engine import Engine, engine, thread_count
 from demitasse.backends.cpu.lowerings import LOWERINGS
+from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.fusion import fuse
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.kernels.language.call_recorder import CallRecorder
+from demitasse.backends.kernels.language.structs import compile_kernels
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
@@ -44,6 +46,11 @@ class CpuBackend(NumpyBackend):
     @cached_property
     def recorder(self) -> CallRecorder:
         return CallRecorder(self._recording_key)
+
+    def before_first_run(self, steps: Iterable[AnyStep], *, backward: bool) -> None:
+        ours = [step for step in steps if isinstance(step, CpuStep)]
+        wanted = [one for step in ours for one in step.kernels_to_compile(backward=backward)]
+        compile_kernels(wanted, thread_count())
 
     def _recording_key(self) -> Hashable:
         # scratch memory is the thread's, and how many share the work is the settings'

@@ -545,11 +545,8 @@ class WinogradKernels(ConvKernels):
         from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
         from demitasse.backends.kernels.winograd.filters import filter_transform
 
-        def transform(positions: np.ndarray, weights: np.ndarray) -> None:
-            filters(weights, positions)
-
-        filters, size = filter_transform(schedule), layouts.plain((schedule.filter_size,))
-        kept = not self.case.at.backward
+        size = layouts.plain((schedule.filter_size,))
+        transform, kept = filter_transform(schedule), not self.case.at.backward
         transformed = DerivedArg(self.engine, size, transform, operands.weight, kept=kept)
         ends = operands.source, operands.target
         x, y = self._in_vectors(schedule.width, *ends)

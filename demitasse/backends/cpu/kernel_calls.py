@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.cpu.arguments import Argument, Derived, GradArg, Source
+from demitasse.backends.cpu.arguments import Argument, Derived, DerivedArg, GradArg, Source
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.engine import Engine, thread_count
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.kernels.elementwise import MOST, Chain, Elementwise
 from demitasse.backends.kernels.language import call_recorder
+from demitasse.backends.kernels.language.structs import CompiledKernel, kernels_of
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import LayoutUse, decline_if
 from demitasse.backends.storage import Stored
@@ -58,6 +59,12 @@ class KernelCall:
         """Bytes of the kernel's memory and of copied arguments."""
         held: int = getattr(self.kernel, "nbytes", 0)
         return held + sum(argument.copied for argument in self.arguments)
+
+    def kernels(self) -> list[CompiledKernel]:
+        """Return the kernels of the call, without those of copied arguments."""
+        kernel = self.kernel.kernel if isinstance(self.kernel, PackedKernel) else self.kernel
+        derived = [one.make for one in self.arguments if isinstance(one, DerivedArg)]
+        return kernels_of([kernel, *derived])
 
     @property
     def layout_uses(self) -> list[LayoutUse]:

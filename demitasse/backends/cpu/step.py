@@ -8,6 +8,7 @@ from demitasse.backends.cpu.arguments import InputArg, OutputArg, ScratchArg, wr
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
+from demitasse.backends.kernels.language.structs import CompiledKernel
 from demitasse.backends.ops import Activation, Op
 from demitasse.backends.step import LayoutUse, Operand, Operands, Step, decline_if, decline_in_place
 
@@ -49,6 +50,7 @@ class CpuStep(Step[Engine, O], Generic[O]):
         self.backward_calls: list[KernelCall] = []
         self.followers: Sequence[str] = ()
         self.kept_bytes = 0
+        self._asked: frozenset[bool] = frozenset()
 
     @cached_property
     def rounds(self) -> bool:
@@ -83,6 +85,12 @@ class CpuStep(Step[Engine, O], Generic[O]):
     def layout_uses(self, *, backward: bool) -> Iterable[LayoutUse]:
         calls = self.backward_calls if backward else self.forward_calls
         return [use for call in calls for use in call.layout_uses]
+
+    def kernels_to_compile(self, *, backward: bool) -> list[CompiledKernel]:
+        """Return the kernels of a prepared pass that are known before it runs; nothing again."""
+        first, self._asked = backward not in self._asked, self._asked | {backward}
+        calls = self.backward_calls if backward else self.forward_calls
+        return [kernel for call in calls for kernel in call.kernels()] if first else []
 
     def in_and_out(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg]:
         """Return the arguments for the data of the first bottom and the first top."""

@@ -1,8 +1,12 @@
 """Kernels made at run time: what is kept on the disk, dumped, and where none can be made."""
 
+import threading
+from functools import partial
+
 import numpy as np
 import pytest
 
+from demitasse import Net
 from demitasse.backends import kernel_cache as kept
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.language import call_recorder, compiler, instructions, target
@@ -58,6 +62,101 @@ def test_machine_code_is_kept_and_a_damaged_file_is_not_run(tmp_path, monkeypatc
     assert kept_or_made("kept") == code
     assert len(made) == 2
     assert file.read_bytes().endswith(code)
+
+
+@pytest.fixture
+def cold(tmp_path, monkeypatch):
+    """The names of the kernels that are compiled, with those of the threads; nothing is stored."""
+    own_team()  # whose code is stored elsewhere
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiler, "_known", {})
+    compile_one, seen = compiler._compiled_code, []
+
+    def compiled_code(name, write):
+        seen.append((name, threading.current_thread().name))
+        return compile_one(name, write)
+
+    monkeypatch.setattr(compiler, "_compiled_code", compiled_code)
+    return seen
+
+
+def sources(*names):
+    return {name: partial(twice, name=name) for name in names}
+
+
+@needs_llvm
+def test_kernels_that_threads_compile_are_those_of_one_thread(cold):
+    wanted = sources(*(f"many{i}" for i in range(20)))
+    compiler.compile_all(wanted, 3)
+    by_threads = {name: compiler.machine_code(name, write) for name, write in wanted.items()}
+
+    assert sorted(name for name, _ in cold) == sorted(wanted)
+    assert {thread.rpartition("_")[0] for _, thread in cold} == {"demitasse-compile"}
+    assert by_threads == {name: compiler._compiled_code(name, wanted[name]) for name in wanted}
+    array = np.ones(8, np.float32)
+    for name, write in wanted.items():
+        call_recorder.run_kernel(jit.compiled(name, write), array.ctypes.data, 1)
+    assert array[0] == 2**20
+
+
+@needs_llvm
+@pytest.mark.parametrize("threads", [1, 4])
+def test_without_a_thread_kernels_are_compiled_when_they_first_run(cold, monkeypatch, threads):
+    def refused(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    wanted = sources("first", "second")
+    compiler.compile_all(wanted, threads)
+
+    assert not cold
+    assert jit.compiled("first", wanted["first"])
+    assert [name for name, _ in cold] == ["first"]
+
+
+@needs_llvm
+def test_stored_kernels_start_no_threads(cold, monkeypatch):
+    wanted = sources("one", "other")
+    compiler.compile_all(wanted, 2)
+    monkeypatch.setattr(compiler, "_known", {})
+    monkeypatch.setattr(threading.Thread, "start", lambda *_: pytest.fail("a thread started"))
+    compiler.compile_all(wanted, 2)
+
+    assert set(compiler._known) == set(wanted)
+    assert len(cold) == 2
+
+
+NET = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [2, 1, 28, 28] } } }
+layer { name: "target" type: "Input" top: "target" input_param { shape { dim: [2, 50] } } }
+layer { name: "few" type: "Convolution" bottom: "x" top: "few"
+  convolution_param { num_output: 20 kernel_size: 5 weight_filler { type: "xavier" } } }
+layer { name: "pool" type: "Pooling" bottom: "few" top: "pool"
+  pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "many" type: "Convolution" bottom: "pool" top: "many"
+  convolution_param { num_output: 50 kernel_size: 5 weight_filler { type: "xavier" } } }
+layer { name: "product" type: "InnerProduct" bottom: "many" top: "product"
+  inner_product_param { num_output: 50 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "product" top: "product" }
+layer { name: "loss" type: "EuclideanLoss" bottom: "product" bottom: "target" top: "loss" }
+"""
+
+
+@needs_llvm
+def test_a_first_pass_compiles_its_kernels_on_threads(cold):
+    with settings.override(threads=2):
+        net = Net(NET, "TRAIN", device="cpu", force_backward=True)
+        passes = []
+        for run in (net.forward, net.backward, net.forward, net.backward):
+            cold.clear()
+            run()
+            passes.append([name for name, thread in cold if thread != "MainThread"])
+
+    forward, backward, *later = passes
+    assert any(name.startswith("pool") for name in forward)
+    assert not any("gradient" in name for name in forward)
+    assert any("gradient" in name for name in backward)
+    assert later == [[], []]
 
 
 @needs_llvm

@@ -102,7 +102,7 @@ def winograd(kernel):
         op = conv(C, M, kernel=kernel)
         of, (x, weights, offsets, y) = tiling(op.bottom, M, kernel, width, op.pad), operands(op)
         positions = np.zeros(of.filter_size, np.float32)
-        filter_transform(of)(weights.reshape(M, C, *kernel), positions)
+        filter_transform(of)(positions, weights.reshape(M, C, *kernel))
         convolve = WinogradConvolution(of, last(op.bottom), last(op.top), RELU)
         convolve.take_offsets(offsets)
         convolve(x, y, positions, aligned(convolve.scratch_size))

@@ -32,7 +32,7 @@ def test_filters_are_transformed_from_both_sides(kernel, c, m, group, threads, w
     weights, transform = normal(m, c // group, *kernel), filter_transform(of)
     positions = np.full(of.filter_size, np.nan, np.float32)
 
-    transform(weights, positions)
+    transform(positions, weights)
 
     down, across = (each.filter for each in of.filtering)
     parts = weights.reshape(group, -1, *weights.shape[1:])
@@ -49,7 +49,7 @@ def test_filters_of_the_gradient_are_turned_round(kernel, c, m, group, width):
     weights, transform = normal(m, c // group, *kernel), filter_transform(of)
     positions = np.full(of.filter_size, np.nan, np.float32)
 
-    transform(weights, positions)
+    transform(positions, weights)
 
     down, across = (each.filter for each in of.filtering)
     flipped = weights[..., ::-1, ::-1].reshape(group, -1, *weights.shape[1:])
@@ -65,7 +65,7 @@ def test_chunks_are_summed_and_taken_back(kernel, c, m, group, width):
     of = tiling((3, c, 8, 8), m, kernel, width, group=group, threads=3).filter_gradient
     positions, weights = normal(of.chunks, of.filter_size), np.zeros((m, c // group, *kernel), "f")
 
-    filter_gradient(of)(weights, positions)
+    filter_gradient(of)(positions, weights)
 
     down, across = (each.filter.astype(float) for each in of.filtering)
     total = unpacked(positions.sum(axis=0), of)

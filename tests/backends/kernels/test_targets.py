@@ -43,7 +43,7 @@ def test_kernels_are_linked_for_every_system(monkeypatch, architecture, widths):
         for function, arrays in (("gelu", 1), ("tanh_slope", 2)):
             kernel = elementwise.Elementwise([(function, ())], arrays, 100, Tuning(width))
             index(kernel._kernels)
-        product_kernel(width, 1, [2])
+        index(product_kernel(width, 1, [2]))
         exported("large_frame", width, large_frame)
         compiler._known.clear()
 
@@ -66,7 +66,7 @@ def test_sums_of_products_stay_in_registers(
     monkeypatch.setattr(compiler, "_known", {})
 
     with pytest.raises(KeyError):  # nothing is linked
-        product_kernel(width, vectors, [ROWS[width][vectors]], adds=adds)
+        index(product_kernel(width, vectors, [ROWS[width][vectors]], adds=adds))
 
     [(name, write, *_)] = modules
     assert not vectors_on_the_stack(architecture, processor, name, write)

@@ -57,7 +57,7 @@ def unwritten(*sizes):
 
 def transformed(of, weights):
     [positions] = unwritten(of.filter_size)
-    filter_transform(of)(weights, positions)
+    filter_transform(of)(positions, weights)
     return positions
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -26,6 +27,8 @@ from demitasse.backends.kernels.language.instructions import Module
 from demitasse.backends.kernels.language.linker import link
 from demitasse.core.config import settings
 from demitasse.core.hashing import digest
+from demitasse.core.threads import Pool
+from demitasse.errors import DeviceError
 
 LEVEL = 2
 
@@ -163,6 +166,25 @@ def _stack_probe() -> dict[str, int]:
     return {"__chkstk": ctypes.cast(probe, ctypes.c_void_p).value or 0}
 
 
+def compile_all(sources: Mapping[str, Callable[[Module], None]], threads: int) -> None:
+    """Compile kernels on several threads, so that ``compiled`` knows their addresses.
+
+    Without a second thread, or after an error, kernels are compiled when they first run.
+    """
+    with _lock, suppress(DeviceError, MemoryError, OSError):
+        missing = {name: write for name, write in sources.items() if name not in _known}
+        stored = {name: _stored_code(name, write) for name, write in missing.items()}
+        codes = {name: code for name, code in stored.items() if code is not None}
+        cold = {name: write for name, write in missing.items() if name not in codes}
+        if len(cold) > 1 < threads:
+            with Pool(min(threads, len(cold)), "demitasse-compile") as pool:
+                codes |= zip(
+                    cold, pool.map(_compiled_code, cold.keys(), cold.values()), strict=True
+                )
+        for name, code in codes.items():
+            _known[name] = link(code, [name], _stack_probe())[name]
+
+
 def linked(
     name: str, write: Callable[[Module], None], exports: Sequence[str], outside: Mapping[str, int]
 ) -> dict[str, int]:
@@ -171,24 +193,35 @@ def linked(
 
 
 def machine_code(name: str, write: Callable[[Module], None]) -> bytes:
-    """Return a module's machine code, from the cache or compiled now.
+    """Return a module's machine code, from the cache or compiled now."""
+    stored = _stored_code(name, write)
+    return _compiled_code(name, write) if stored is None else stored
 
-    With the setting ``kernel_dump``, it is compiled and written to that folder, as text too.
+
+def _stored_code(name: str, write: Callable[[Module], None]) -> bytes | None:
+    """Return a module's machine code from the cache; None if it is to be compiled."""
+    return None if settings.get("kernel_dump") else read_code(_file(name, write))
+
+
+def _compiled_code(name: str, write: Callable[[Module], None]) -> bytes:
+    """Compile a module, and return its machine code, which is also stored in the cache.
+
+    With the setting ``kernel_dump``, it is also written to that folder, as text.
     """
-    key, place = _key(name, write), settings.get("kernel_dump")
-    text = "" if key and not place else _text(name, write)
-    file = f"{_digest(key or text)}.o"
-    code = None if place else read_code(file)
-    if code is None:
-        machine = _machine()
-        module = _optimised(text or _text(name, write), machine)
-        code = machine.emit_object(module)
-        write_code(file, code)
+    text, machine, place = _text(name, write), _machine(), settings.get("kernel_dump")
+    module = _optimised(text, machine)
+    code = _emitted(module, machine)
+    write_code(_file(name, write), code)
     if place:
         Path(place).mkdir(parents=True, exist_ok=True)
         Path(place, f"{name}.ll").write_text(text, encoding="utf-8")
         Path(place, f"{name}.s").write_text(machine.emit_assembly(module), encoding="utf-8")
     return code
+
+
+def _file(name: str, write: Callable[[Module], None]) -> str:
+    """Return the name of a module's file in the cache."""
+    return f"{_digest(_key(name, write) or _text(name, write))}.o"
 
 
 def _key(name: str, write: Callable[[Module], None]) -> str:
@@ -256,7 +289,7 @@ def _optimised(text: str, machine: Any) -> Any:
     would improve nothing and take longer than the rest of the compilation.
     """
     binding = _llvm()
-    module = binding.parse_assembly(text)
+    module = binding.parse_assembly(text, binding.create_context())
     module.verify()
     options = binding.create_pipeline_tuning_options(speed_level=LEVEL)
     builder = binding.create_pass_builder(machine, options)
@@ -265,3 +298,22 @@ def _optimised(text: str, machine: Any) -> Any:
     passes.add_instruction_combine_pass()
     passes.run(module, builder)
     return module
+
+
+def _emitted(module: Any, machine: Any) -> bytes:
+    """Return the machine code of a module.
+
+    llvmlite has a lock around each call of LLVM. The call that takes longest runs without: nothing
+    that it uses belongs to other modules, each of which has a context and a machine of its own.
+    """
+    ffi = _llvm().ffi
+    locked = ffi.lib.LLVMPY_TargetMachineEmitToMemory
+    with ffi.OutputString() as error:
+        buffer = getattr(locked, "_cfn", locked)(machine, module, 1, error)
+        if not buffer:
+            raise RuntimeError(str(error))
+    try:
+        start, size = ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer)
+        return ctypes.string_at(start, size)
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)

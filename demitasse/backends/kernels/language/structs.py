@@ -16,9 +16,9 @@ Memory is passed as arrays, never as numbers: a recorded call keeps its arrays a
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from operator import index
 from typing import Concatenate, Final, ParamSpec, Self, SupportsIndex, get_type_hints
@@ -27,21 +27,26 @@ import numpy as np
 
 from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import call_recorder
-from demitasse.backends.kernels.language.compiler import compiled
+from demitasse.backends.kernels.language.compiler import compile_all, compiled
 from demitasse.backends.kernels.language.instructions import Module
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import INT, Word
 
 
 class CompiledKernel:
-    """A kernel that is compiled when its address, which is its index, is first used."""
+    """A kernel that is compiled when its address, which is its index, is first used.
+
+    Attributes:
+        name: Unique name in the process.
+        write: Writes the module.
+    """
 
     def __init__(self, name: str, write: Callable[[Module], None]) -> None:
-        self._name, self._write = name, write
+        self.name, self.write = name, write
 
     @cached_property
     def _address(self) -> int:
-        return compiled(self._name, self._write)
+        return compiled(self.name, self.write)
 
     def __index__(self) -> int:
         return self._address
@@ -50,6 +55,30 @@ class CompiledKernel:
 def addresses(kernels: SupportsIndex | list[CompiledKernel]) -> list[int]:
     """Return the addresses of a kernel, or of several."""
     return [index(one) for one in (kernels if isinstance(kernels, list) else [kernels])]
+
+
+def compile_kernels(kernels: Iterable[CompiledKernel], threads: int) -> None:
+    """Compile kernels on several threads, before they run."""
+    compile_all({kernel.name: kernel.write for kernel in kernels}, threads)
+
+
+PACKAGE = "demitasse.backends."
+
+
+def kernels_of(owner: object) -> list[CompiledKernel]:
+    """Return the kernels among an object's attributes, and among those of our objects there."""
+    seen: dict[int, object] = {}
+    todo: list[object] = [owner]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, list | tuple):
+            todo += one
+        elif isinstance(one, partial):
+            todo += one.func, *one.args
+        elif type(one).__module__.startswith(PACKAGE) and id(one) not in seen:
+            seen[id(one)] = one
+            todo += getattr(one, "__dict__", {}).values()
+    return [one for one in seen.values() if isinstance(one, CompiledKernel)]
 
 
 class Address(Word):

@@ -5,6 +5,7 @@ The gradient of the input is a convolution of the output's gradient with flipped
 
 import math
 from collections.abc import Sequence
+from operator import index
 
 import numpy as np
 
@@ -12,10 +13,15 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Kind, Rectifier, rectifying
 from demitasse.backends.kernels.filter_packing import Gather
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.instructions import Module
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Struct, Values
+from demitasse.backends.kernels.language.structs import (
+    Address,
+    CompiledKernel,
+    Struct,
+    Values,
+    compile_kernels,
+)
 from demitasse.backends.kernels.language.values import FLOAT, INT, Word, minimum
 from demitasse.backends.kernels.products import ROWS, product_sums
 from demitasse.backends.kernels.winograd import WinogradSchedule
@@ -58,9 +64,12 @@ def product_values(schedule: WinogradSchedule, *, gradient: bool = False) -> Val
         schedule.filters // schedule.groups // schedule.phases,
     )
     counts = [c] if gradient else schedule.block_tiles
+    vectors = {panel.vectors for panel in schedule.panels}
+    kernels = {one: product_kernel(schedule.width, one, counts, adds=gradient) for one in vectors}
+    compile_kernels(kernels.values(), schedule.tuning.threads)
     rows = [
         (
-            product_kernel(schedule.width, panel.vectors, counts, adds=gradient),
+            index(kernels[panel.vectors]),
             panel.part // schedule.phases * c * FLOAT,
             panel.start * FLOAT,
             (panel.part * m + panel.first) * FLOAT,
@@ -121,8 +130,10 @@ def register_rows(counts: Sequence[int], most: int) -> int:
     return min(range(min(most, *counts), 0, -1), key=cost)
 
 
-def product_kernel(width: int, vectors: int, counts: Sequence[int], *, adds: bool = False) -> int:
-    """Return the address of the kernel of c = a @ b for some numbers of rows.
+def product_kernel(
+    width: int, vectors: int, counts: Sequence[int], *, adds: bool = False
+) -> CompiledKernel:
+    """Return the kernel of c = a @ b for some numbers of rows.
 
     Its arguments are: ``a``, the bytes from one of its rows to the next, the bytes from one of its
     columns to the next; ``b``, the bytes from one of its rows to the next; ``c``, the bytes from
@@ -137,7 +148,7 @@ def product_kernel(width: int, vectors: int, counts: Sequence[int], *, adds: boo
         _write(k, vectors, rows, adds=adds)
         k.done()
 
-    return compiled(name, module)
+    return CompiledKernel(name, module)
 
 
 def _write(k: Kernel, vectors: int, rows: int, *, adds: bool) -> None:
@@ -326,6 +337,6 @@ class WinogradGradient(BlockedKernel):
     ) -> None:  # fmt: skip
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
         self.run(scratch, {"products.filters": sums, "x.at": source, "y.at": dy})
-        self._back(weight, sums)
+        self._back(sums, weight)
         if bias is not None:
             self._add_bias(self._offsets, bias)

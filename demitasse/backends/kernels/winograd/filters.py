@@ -34,8 +34,8 @@ COLUMNS, INPUT_COLUMNS = 6, 3
 class FilterFields(Struct):
     """A parameter in C order and its transform; inputs and outputs are a group's."""
 
-    weights: Address
     positions: Address
+    weights: Address
     position_bytes: Word
     inputs: Word
     input_table: Address
@@ -193,7 +193,7 @@ def _values(schedule: WinogradSchedule) -> Values:
 def filter_transform(schedule: WinogradSchedule) -> BoundKernel:
     """Return the transform of filters to matrices (positions, groups, inputs, outputs).
 
-    A call takes the weights, in C order, and the transformed filters, (schedule.filter_size,).
+    A call takes the transformed filters, (schedule.filter_size,), and the weights, in C order.
     """
     kernel = _kernel(schedule.width, schedule.filtering, flipped=schedule.computes == "input")
     return BoundKernel("winograd", kernel, _values(schedule), schedule.tuning)
@@ -202,8 +202,8 @@ def filter_transform(schedule: WinogradSchedule) -> BoundKernel:
 def filter_gradient(schedule: WinogradSchedule) -> BoundKernel:
     """Return the transform of the chunks' gradients at the positions to the parameter's gradient.
 
-    A call takes the gradient, in C order, and those of the chunks. Shape of the latter:
-    (chunks * schedule.filter_size,).
+    A call takes the gradients of the chunks, (chunks * schedule.filter_size,), and the parameter's,
+    in C order.
     """
     kernel = _gradient_kernel(schedule.width, schedule.filtering)
     return BoundKernel("winograd", kernel, _values(schedule), schedule.tuning)
