@@ -93,11 +93,12 @@ class Case:
         self.y.expect_gaps()
         return self.y.values.copy()
 
-    def input_gradient(self, tuning):
-        dx = Numbers(np.full(self.op.bottom, np.nan), gap=3)
+    def input_gradient(self, tuning, gap=3, offsets=None):
+        """Return the gradient; ``offsets`` of its channels are added, as in a deconvolution."""
+        dx = Numbers(np.full(self.op.bottom, np.nan), gap)
         run = igemm_input_gradient(self.plan(tuning), dx.images, self.dy.images)
         run.update(self.weights.reshape(-1))
-        run(self.dy.memory, dx.memory, None, None, scratch(run))
+        run(self.dy.memory, dx.memory, offsets, None, scratch(run))
         dx.expect_gaps()
         return dx.values.copy()
 

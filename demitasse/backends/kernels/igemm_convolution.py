@@ -60,6 +60,9 @@ class _Phase(NamedTuple):
 class IgemmConvolution:
     """A convolution, or the gradient of its input, by products.
 
+    Args:
+        columns: Columns of the target that a product writes side by side, as channels of a pixel.
+
     Attributes:
         filters: The filters of all products.
         recorded: Methods that record what they run, as a call of the kernel does.
@@ -70,9 +73,11 @@ class IgemmConvolution:
     recorded = ("update",)
 
     def __init__(
-        self, schedule: IgemmSchedule, phases: Sequence[_Phase], *, back: bool, by_tap: bool
-    ) -> None:
+        self, schedule: IgemmSchedule, phases: Sequence[_Phase], *, back: bool, by_tap: bool,
+        columns: int = 1,
+    ) -> None:  # fmt: skip
         self.schedule, self._phases, self._back, self._by_tap = schedule, phases, back, by_tap
+        self._columns, self._offsets = columns, aligned(columns * schedule.channels)
         self.scratch_size = max(phase.gemm.scratch_size for phase in phases)
         ends = [*accumulate(phase.gemm.size for phase in phases)]
         self.filters = aligned(ends[-1])
@@ -108,7 +113,13 @@ class IgemmConvolution:
             packed = filters.reshape(one.groups, -1)
             for own, into in zip(by_group, packed, strict=True):
                 some = own[:, :, phase.taps] if len(phase.taps) < own.shape[2] else own
-                phase.gemm.pack(some.swapaxes(0, 1) if self._back else some, into)
+                phase.gemm.pack(self._turned(some) if self._back else some, into)
+
+    def _turned(self, weights: np.ndarray) -> np.ndarray:
+        """Exchange filters and channels. Shapes: (M, C, T) -> (columns * C, M, T / columns)."""
+        m, c, taps = weights.shape
+        by_column = weights.reshape(m, c, taps // self._columns, self._columns)
+        return by_column.transpose(3, 1, 0, 2).reshape(self._columns * c, m, by_column.shape[2])
 
     def __call__(
         self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None,
@@ -118,8 +129,16 @@ class IgemmConvolution:
 
         ``added``, in the layout of the target, is added before the rectifier; None for nothing.
         """
+        if offsets is not None and self._columns > 1:
+            call_recorder.call(self._repeat, offsets, uses_blas=False)
+            offsets = self._offsets
         for phase, filters in zip(self._phases, self._filters, strict=True):
             phase.gemm(source, target[phase.first :], filters, offsets, scratch, added)
+
+    def _repeat(self, offsets: np.ndarray) -> None:
+        """Write the offsets of the columns."""
+        channels = self.schedule.channels
+        self._offsets.reshape(self._columns, channels)[...] = offsets[:channels]
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Take factors of negative sums, one for each channel of the target."""
@@ -148,10 +167,10 @@ def igemm_input_gradient(
     For each phase of the strides, the pixels of the input are a convolution of the gradients of the
     outputs, by the taps that reach these pixels; where none does they are zeros.
     """
-    phases = []
-    n, _, *size = x.shape
+    phases, columns, (down, right, deep) = [], _columns_at_once(schedule, x, y), schedule.step
+    n, c, *size = x.shape
     strides = x.row_stride, x.column_stride, x.plane_stride
-    for first in product(*map(range, schedule.step)):
+    for first in product(range(down), range(0, right, columns), range(deep)):
         h, w, d = (
             -(-(end - at) // step)
             for end, at, step in zip((*size, x.planes), first, schedule.step, strict=True)
@@ -159,19 +178,30 @@ def igemm_input_gradient(
         if min(h, w, d) < 1:
             continue
         away = [[at - one for at, one in zip(first, tap, strict=True)] for tap in schedule.taps]
-        down, right, deep = schedule.step
+        apart = down, right // columns, deep  # of the taps that reach a pixel
         reached = {
-            number: (one[0] // down, one[1] // right, one[2] // deep)
+            number: (-(-one[0] // down), -(-one[1] // right), -(-one[2] // deep))
             for number, one in enumerate(away)
-            if not any(at % step for at, step in zip(one, schedule.step, strict=True))
+            if not any(at % step for at, step in zip(one, apart, strict=True))
         }
         turned = replace(
-            schedule, taps=(*reached.values(),), step=(1, 1, 1), channels=schedule.filters,
-            filters=schedule.channels, pixels=n * d * h * w,
+            schedule, taps=tuple(dict.fromkeys(reached.values())), step=(1, 1, 1),
+            channels=schedule.filters, filters=schedule.channels * columns, pixels=n * d * h * w,
         )  # fmt: skip
-        gemm = ImplicitGemm(turned, y, x.every(schedule.step, (h, w, d)))
+        target = replace(x.every(schedule.step, (h, w, d)), shape=(n, c * columns, h, w))
+        gemm = ImplicitGemm(turned, y, target)
         phases.append(_Phase(gemm, [*reached], sum(map(mul, strides, first))))
-    return IgemmConvolution(schedule, phases, back=True, by_tap=by_tap)
+    return IgemmConvolution(schedule, phases, back=True, by_tap=by_tap, columns=columns)
+
+
+def _columns_at_once(schedule: IgemmSchedule, x: Images, y: Images) -> int:
+    """Return how many columns of ``x`` a product writes: a stride, if windows do not overlap."""
+    columns = schedule.step[1]
+    alone = schedule.groups == 1 and x.shape[3] == columns * y.shape[3]
+    follow = x.channel_stride == 1 and x.column_stride == x.shape[1]
+    rows = len(schedule.taps) // columns
+    fit = [tap[1] for tap in schedule.taps] == [*range(columns)] * rows
+    return columns if alone and follow and fit else 1
 
 
 class GradientFields(ProductFields):

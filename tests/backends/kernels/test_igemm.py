@@ -13,7 +13,12 @@ from stages import WIDTH
 
 from demitasse.backends.kernels import igemm
 from demitasse.backends.kernels.epilogue import RELU
-from demitasse.backends.kernels.igemm import LENGTH, WIDEST_IN_PLACE, plan_igemm
+from demitasse.backends.kernels.igemm import (
+    LENGTH,
+    WIDEST_IN_PLACE,
+    ImplicitGemm,
+    plan_igemm,
+)
 from demitasse.backends.kernels.igemm_convolution import igemm_forward
 from demitasse.backends.kernels.language.target import has_bf16
 from demitasse.backends.kernels.tuning import Tuning
@@ -68,6 +73,36 @@ def test_large_images_are_fetched_and_no_bit_changes(
 
     for small, large in zip(passes(1 << 30), passes(0), strict=True):
         np.testing.assert_array_equal(small, large)
+
+
+@WIDTH
+@pytest.mark.parametrize(
+    ("kernel", "stride", "size", "products"),
+    [
+        ((2, 2), (2, 2), (8, 10), 2),
+        ((1, 3), (1, 3), (5, 12), 1),
+        ((3, 2), (2, 2), (9, 6), 2),
+        ((1, 4), (2, 4), (6, 8), 2),
+        ((2, 2), (2, 2), (8, 11), 4),  # no window has the last column
+        ((2, 3), (2, 2), (8, 11), 4),  # windows overlap
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("channels", [1, 5, 33])
+@pytest.mark.parametrize("gap", [0, 3])
+def test_columns_of_windows_that_do_not_overlap_are_written_at_once(
+    gap, channels, kernel, stride, size, products, width, monkeypatch
+):
+    case = Case(2, channels, 20, size, kernel=kernel, stride=stride)
+    offsets, gemms, run = np.arange(channels, dtype=np.float32), [], ImplicitGemm.__call__
+    monkeypatch.setattr(
+        ImplicitGemm, "__call__", lambda gemm, *given: gemms.append(gemm) or run(gemm, *given)
+    )
+
+    found = case.input_gradient(Tuning(width, 2), gap, offsets)
+
+    expect_close(found, case.wanted_gradients()[0] + offsets[:, None, None])
+    assert len(gemms) == (math.prod(stride) if gap else products)
 
 
 @WIDTH
