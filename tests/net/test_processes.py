@@ -136,3 +136,49 @@ def test_a_forked_child_reads_on_in_its_parents_lmdb(tmp_path):
     )
 
     assert forked(net) == ["[2.0, 3.0]"] * 2
+
+
+DURING_COMPILATIONS = """
+import signal, threading
+
+from demitasse.backends.kernels.language import compiler
+
+text, begun = compiler._text, threading.Semaphore(0)
+
+
+def slow(name, write):
+    begun.release()
+    threading.Event().wait(0.1)
+    return text(name, write)
+
+
+NETS[:] = made("cpu"), made("cpu")
+compiler._text = slow
+thread = threading.Thread(target=output, args=NETS[:1])
+thread.start()
+children = []
+for _ in range(3):
+    begun.acquire(timeout=30)
+    process = os.fork()
+    if not process:
+        signal.alarm(30)  # ends the child
+        output(NETS[1])
+        os._exit(0)
+    children.append(process)
+assert [os.waitpid(process, 0)[1] for process in children] == [0, 0, 0]
+thread.join()
+"""
+
+
+@needs("fork")
+def test_children_forked_during_compilations_compile_too(tmp_path):
+    script = SCRIPT.partition("def child")[0] + DURING_COMPILATIONS
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        check=False,
+        timeout=300,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -95,12 +95,16 @@ class PackedKernel:
 
     def __init__(self, make: Callable[[], Any], **takes: Source | None) -> None:
         self._make = make
+        self._kernel: Any = None
         self._takes = {name: source for name, source in takes.items() if source is not None}
 
-    @cached_property
+    @property
     def kernel(self) -> Any:
         """The kernel."""
-        return self._make()
+        # not a cached_property, whose lock in Python 3.11 would stay locked in a forked child
+        if self._kernel is None:
+            self._kernel = self._make()
+        return self._kernel
 
     @cached_property
     def _derived(self) -> list[Derived]:
@@ -121,7 +125,7 @@ class PackedKernel:
     @property
     def nbytes(self) -> int:
         """Bytes of the kernel's memory and of copied parameters."""
-        held: int = getattr(self.kernel, "nbytes", 0) if "kernel" in vars(self) else 0
+        held: int = getattr(self._kernel, "nbytes", 0)
         return held + sum(source.copied for source in self._takes.values())
 
     def __call__(self, *arrays: np.ndarray | None) -> None:

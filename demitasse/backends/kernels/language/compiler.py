@@ -142,8 +142,14 @@ def has_kernels() -> bool:
     return status().ready
 
 
-_lock = threading.RLock()
+lock = threading.RLock()
+"""Lock of all compilations; a fork acquires it first, or a child would wait for it forever."""
 _known: dict[str, int] = {}
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
 
 
 def compiled(name: str, write: Callable[[Module], None]) -> int:
@@ -151,7 +157,7 @@ def compiled(name: str, write: Callable[[Module], None]) -> int:
 
     The name of the kernel is unique in the process; ``write`` writes its module.
     """
-    with _lock:
+    with lock:
         if name not in _known:
             _known[name] = linked(name, write, [name], _stack_probe())[name]
         return _known[name]
@@ -171,7 +177,7 @@ def compile_all(sources: Mapping[str, Callable[[Module], None]], threads: int) -
 
     Without a second thread, or after an error, kernels are compiled when they first run.
     """
-    with _lock, suppress(DeviceError, MemoryError, OSError):
+    with lock, suppress(DeviceError, MemoryError, OSError):
         missing = {name: write for name, write in sources.items() if name not in _known}
         stored = {name: _stored_code(name, write) for name, write in missing.items()}
         codes = {name: code for name, code in stored.items() if code is not None}

@@ -18,7 +18,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from operator import index
 from typing import Concatenate, Final, ParamSpec, Self, SupportsIndex, get_type_hints
@@ -42,13 +42,11 @@ class CompiledKernel:
     """
 
     def __init__(self, name: str, write: Callable[[Module], None]) -> None:
-        self.name, self.write = name, write
-
-    @cached_property
-    def _address(self) -> int:
-        return compiled(self.name, self.write)
+        self.name, self.write, self._address = name, write, 0
 
     def __index__(self) -> int:
+        # not a cached_property, whose lock in Python 3.11 would stay locked in a forked child
+        self._address = self._address or compiled(self.name, self.write)
         return self._address
 
 

@@ -15,7 +15,6 @@ from demitasse.errors import DeviceError
 STACK = 8 << 20
 """Bytes of the stack of a helper."""
 
-_lock = threading.Lock()
 _created: list["Team"] = []
 
 _WORD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
@@ -42,7 +41,7 @@ class Team(NamedTuple):
 def own_team() -> Team:
     """Return the team of this process; the first call creates it."""
     if not _created:
-        with _lock:
+        with compiler.lock:
             if not _created:
                 _created.append(_create())
     return _created[0]
