@@ -1,5 +1,6 @@
 """Kernels made at run time: what is kept on the disk, dumped, and where none can be made."""
 
+import signal
 import threading
 from functools import partial
 
@@ -124,6 +125,21 @@ def test_stored_kernels_start_no_threads(cold, monkeypatch):
 
     assert set(compiler._known) == set(wanted)
     assert len(cold) == 2
+
+
+@needs_llvm
+def test_an_interrupt_waits_for_the_kernel(cold, monkeypatch):
+    optimised = compiler._optimised
+
+    def interrupted(text, machine):
+        signal.raise_signal(signal.SIGINT)
+        return optimised(text, machine)
+
+    monkeypatch.setattr(compiler, "_optimised", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        jit.compiled("interrupted", sources("interrupted")["interrupted"])
+
+    assert "interrupted" in compiler._known
 
 
 NET = """

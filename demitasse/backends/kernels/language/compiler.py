@@ -27,7 +27,7 @@ from demitasse.backends.kernels.language.instructions import Module
 from demitasse.backends.kernels.language.linker import link
 from demitasse.core.config import settings
 from demitasse.core.hashing import digest
-from demitasse.core.threads import Pool
+from demitasse.core.threads import Pool, Uninterrupted
 from demitasse.errors import DeviceError
 
 LEVEL = 2
@@ -157,7 +157,7 @@ def compiled(name: str, write: Callable[[Module], None]) -> int:
 
     The name of the kernel is unique in the process; ``write`` writes its module.
     """
-    with lock:
+    with lock, Uninterrupted():  # Ctrl-C would leave llvmlite's lock held, or end in a __del__
         if name not in _known:
             _known[name] = linked(name, write, [name], _stack_probe())[name]
         return _known[name]

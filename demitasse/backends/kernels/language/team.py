@@ -41,7 +41,7 @@ class Team(NamedTuple):
 def own_team() -> Team:
     """Return the team of this process; the first call creates it."""
     if not _created:
-        with compiler.lock:
+        with compiler.lock, Uninterrupted():
             if not _created:
                 _created.append(_create())
     return _created[0]
