@@ -198,8 +198,10 @@ class Plan:
 
     def backward(self, start: int, end: int) -> None:
         """Run layers ``start`` down to ``end``, both included, those that take part."""
+        if start < end:
+            return
         self.prepare_replayed()
-        for border in (end, start + 1) if end <= start else ():
+        for border in (end, start + 1):
             self._separate(border)
         if self._ran_backward != self._changes.number:
             self._before_first_run(end, start, backward=True)

@@ -78,6 +78,14 @@ def test_new_weights_count_in_the_next_pass(made):
     np.testing.assert_array_equal(*(net.blobs["prob"].cpu_data() for net in (changed, fresh)))
 
 
+def test_a_backward_pass_over_no_layers_does_nothing(made):
+    net = made(force_backward=True)
+    net.forward()
+    net.backward("c2", "ip")
+
+    assert not net.params["c2"][0].cpu_diff().any()
+
+
 def test_what_was_computed_before_a_layer_that_failed_is_there(made, monkeypatch):
     net = made()
     net.forward()
