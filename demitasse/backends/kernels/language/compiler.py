@@ -27,6 +27,7 @@ from demitasse.backends.kernels.language.instructions import Module
 from demitasse.backends.kernels.language.linker import link
 from demitasse.core.config import settings
 from demitasse.core.hashing import digest
+from demitasse.core.host import cores
 from demitasse.core.threads import Pool, Uninterrupted
 from demitasse.errors import DeviceError
 
@@ -183,7 +184,7 @@ def compile_all(sources: Mapping[str, Callable[[Module], None]], threads: int) -
         codes = {name: code for name, code in stored.items() if code is not None}
         cold = {name: write for name, write in missing.items() if name not in codes}
         if len(cold) > 1 < threads:
-            with Pool(min(threads, len(cold)), "demitasse-compile") as pool:
+            with Pool(min(threads, cores(), len(cold)), "demitasse-compile") as pool:
                 codes |= zip(
                     cold, pool.map(_compiled_code, cold.keys(), cold.values()), strict=True
                 )
