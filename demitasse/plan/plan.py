@@ -388,14 +388,13 @@ class Plan:
     def _before_first_run(self, start: int, end: int, *, backward: bool) -> None:
         """Let the backend compile what some layers run, before the first pass in a direction."""
         entries = self.entries[start : end + 1]
+        found = [entry.forward_step for entry in entries]
         if backward:
-            ran = [entry for entry in entries if entry.binding.backward]
             found = [
-                group.step if (group := entry.executed_group) else entry.executed_step
-                for entry in ran
+                entry.executed_group.step if entry.executed_group else entry.executed_step
+                for entry in entries
+                if entry.binding.backward
             ]
-        else:
-            found = [entry.forward_step for entry in entries]
         steps = list(dict.fromkeys(step for step in found if step is not None))
         entries[0].layer.device.backend.before_first_run(steps, backward=backward)
 

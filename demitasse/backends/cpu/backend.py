@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Hashable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -49,8 +49,9 @@ class CpuBackend(NumpyBackend):
 
     def before_first_run(self, steps: Iterable[AnyStep], *, backward: bool) -> None:
         ours = [step for step in steps if isinstance(step, CpuStep)]
-        wanted = [one for step in ours for one in step.kernels_to_compile(backward=backward)]
-        compile_kernels(wanted, thread_count())
+        with suppress(MemoryError):  # the pass raises it again, and names the layer
+            wanted = [one for step in ours for one in step.kernels_to_compile(backward=backward)]
+            compile_kernels(wanted, thread_count())
 
     def _recording_key(self) -> Hashable:
         # scratch memory is the thread's, and how many share the work is the settings'

@@ -9,10 +9,12 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends import kernel_cache as kept
+from demitasse.backends.cpu.kernel_calls import PackedKernel
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.language import call_recorder, compiler, instructions, target
 from demitasse.backends.kernels.language.team import own_team
 from demitasse.core.config import settings
+from demitasse.errors import OutOfMemoryError
 
 needs_llvm = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
 
@@ -173,6 +175,20 @@ def test_a_first_pass_compiles_its_kernels_on_threads(cold):
     assert not any("gradient" in name for name in forward)
     assert any("gradient" in name for name in backward)
     assert later == [[], []]
+
+
+@needs_llvm
+def test_a_lack_of_memory_for_a_kernel_names_the_layer(monkeypatch):
+    def make(kernel):
+        raise MemoryError
+
+    net = Net(NET, "TEST", device="cpu")
+    monkeypatch.setattr(PackedKernel, "kernel", property(make))
+
+    with pytest.raises(OutOfMemoryError) as caught:
+        net.forward()
+
+    assert "'few'" in caught.value.place
 
 
 @needs_llvm

@@ -64,7 +64,7 @@ PACKAGE = "demitasse.backends."
 
 
 def kernels_of(owner: object) -> list[CompiledKernel]:
-    """Return the kernels among an object's attributes, and among those of our objects there."""
+    """Return the kernels that an object holds in attributes, lists, and objects of the backends."""
     seen: dict[int, object] = {}
     todo: list[object] = [owner]
     while todo:
