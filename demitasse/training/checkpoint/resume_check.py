@@ -92,7 +92,10 @@ def process_settings(param: SolverParameter, nets: Iterable[Net]) -> dict[str, s
     settings = {name: _text(getattr(param, name)) for name in PROCESS_FIELDS}
     for number, net in enumerate(nets):
         place = f"test net #{number - 1}" if number else "the training net"
-        settings |= {f"layer {at.name!r} of {place}": _layer_digest(at.param) for at in net.layers}
+        for layer in net.layers:
+            name = f"layer {layer.name!r} of {place}"
+            settings[name] = _layer_digest(layer.param)
+            settings[f"parameter shapes of {name}"] = str([blob.shape for blob in layer.blobs])
     return settings
 
 

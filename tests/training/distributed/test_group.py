@@ -2,6 +2,7 @@
 
 import shutil
 
+import h5py
 import numpy as np
 import pytest
 from expect_error import expect_error
@@ -119,6 +120,30 @@ def test_processes_with_other_settings_are_named(folder, tmp_path, file, old, ne
     def train(one):
         solver = tmp_path / str(one.rank) / "solver.prototxt"
         with expect_error(ParallelError, ErrorCode.INCOMPATIBLE, mentions=name, rank=1):
+            Solver(solver, communicator=one, device="numpy", base_dir=solver.parent)
+
+    run_in_threads(2, train, timeout=20)
+
+
+def test_processes_whose_records_give_other_parameter_shapes_are_named(tmp_path):
+    text = """
+layer { name: "data" type: "HDF5Data" top: "x" hdf5_data_param { source: "list" batch_size: 1 } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 2 } }
+layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }
+"""
+    for rank in (0, 1):
+        place = tmp_path / str(rank)
+        place.mkdir()
+        with h5py.File(place / "x.h5", "w") as file:
+            file["x"] = np.ones((4, 3 + rank), np.float32)
+        (place / "list").write_text(f"{place / 'x.h5'}\n")
+        (place / "net.prototxt").write_text(text)
+        (place / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 1 lr_policy: "fixed"')
+
+    def train(one):
+        solver = tmp_path / str(one.rank) / "solver.prototxt"
+        mentions = "parameter shapes of layer 'ip' of the training net"
+        with expect_error(ParallelError, ErrorCode.INCOMPATIBLE, mentions=mentions, rank=1):
             Solver(solver, communicator=one, device="numpy", base_dir=solver.parent)
 
     run_in_threads(2, train, timeout=20)
