@@ -130,6 +130,7 @@ def test_stored_kernels_start_no_threads(cold, monkeypatch):
 
 
 @needs_llvm
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_waits_for_the_kernel(cold, monkeypatch):
     optimised = compiler._optimised
 
