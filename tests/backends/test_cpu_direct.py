@@ -60,6 +60,16 @@ def test_both_passes_are_the_portable_ones(n, c, m, size, kernel, stride, pad, b
     assert ("direct" in backward) == (m >= engine().tuning.width)
 
 
+@pytest.mark.parametrize("size", [(4, 2), (2, 4), (2, 2), (4, 1)])
+@pytest.mark.parametrize("rest", ["stride: 3", "stride: 5 dilation: 2"])
+def test_a_window_reaches_past_a_small_image(size, rest):
+    text = net(conv(20, f"kernel_size: 3 {rest}"), shape=(2, 3, *size))
+
+    planned = expect_same(text, rtol=ROUNDING)
+
+    assert "direct" in planned.plan.entries[1].step.backward_code
+
+
 def test_the_gradient_of_the_filters_is_ours():
     planned = build(net(conv(32, "kernel_size: 5 pad: 2"), shape=(2, 3, 12, 12)))
 

@@ -148,7 +148,9 @@ def window_values(
 
 
 class PaddedImages:
-    """A copy of images in C order with zeros around them.
+    """A copy of images in C order with zeros around them, at least as large as a window.
+
+    As in Caffe, an image somewhat smaller than the window has one output.
 
     Attributes:
         shape: Shape of the copy, with ``more`` planes of each image: (N, C + more, rows, columns).
@@ -157,7 +159,9 @@ class PaddedImages:
 
     def __init__(self, op: ops.Conv, x: ops.Shape, tuning: Tuning, more: int = 0) -> None:
         (n, c, *size), pad = x, op.pad
-        rows, columns = map(sum, zip(size, pad, op.after or pad, strict=True))
+        padded = map(sum, zip(size, pad, op.after or pad, strict=True))
+        spans = (d * (k - 1) + 1 for d, k in zip(op.dilation, op.kernel, strict=True))
+        rows, columns = map(max, padded, spans)
         self.shape = n, c + more, rows, columns
         self._x, self._first, self._tuning = x, pad[0] * columns + pad[1], tuning
         channel, i, j = np.ogrid[:c, : op.kernel[0], : op.kernel[1]]
