@@ -50,7 +50,7 @@ class CpuStep(Step[Engine, O], Generic[O]):
         self.backward_calls: list[KernelCall] = []
         self.followers: Sequence[str] = ()
         self.kept_bytes = 0
-        self._asked: frozenset[bool] = frozenset()
+        self._asked = set[bool]()
 
     @cached_property
     def rounds(self) -> bool:
@@ -87,10 +87,12 @@ class CpuStep(Step[Engine, O], Generic[O]):
         return [use for call in calls for use in call.layout_uses]
 
     def kernels_to_compile(self, *, backward: bool) -> list[CompiledKernel]:
-        """Return the kernels of a prepared pass that are known before it runs; nothing again."""
-        first, self._asked = backward not in self._asked, self._asked | {backward}
+        """Return the kernels of a pass that are known before it runs; none if called again."""
+        if backward in self._asked:
+            return []
+        self._asked.add(backward)
         calls = self.backward_calls if backward else self.forward_calls
-        return [kernel for call in calls for kernel in call.kernels()] if first else []
+        return [kernel for call in calls for kernel in call.kernels()]
 
     def in_and_out(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg]:
         """Return the arguments for the data of the first bottom and the first top."""

@@ -77,7 +77,8 @@ class IgemmConvolution:
         columns: int = 1,
     ) -> None:  # fmt: skip
         self.schedule, self._phases, self._back, self._by_tap = schedule, phases, back, by_tap
-        self._columns, self._offsets = columns, aligned(columns * schedule.channels)
+        self._columns = columns
+        self._offsets = aligned(columns * schedule.channels if columns > 1 else 0)
         self.scratch_size = max(phase.gemm.scratch_size for phase in phases)
         ends = [*accumulate(phase.gemm.size for phase in phases)]
         self.filters = aligned(ends[-1])

@@ -13,12 +13,7 @@ from stages import WIDTH
 
 from demitasse.backends.kernels import igemm
 from demitasse.backends.kernels.epilogue import RELU
-from demitasse.backends.kernels.igemm import (
-    LENGTH,
-    WIDEST_IN_PLACE,
-    ImplicitGemm,
-    plan_igemm,
-)
+from demitasse.backends.kernels.igemm import LENGTH, WIDEST_IN_PLACE, ImplicitGemm, plan_igemm
 from demitasse.backends.kernels.igemm_convolution import igemm_forward
 from demitasse.backends.kernels.language.target import has_bf16
 from demitasse.backends.kernels.tuning import Tuning

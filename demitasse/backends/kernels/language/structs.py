@@ -60,7 +60,8 @@ def compile_kernels(kernels: Iterable[CompiledKernel], threads: int) -> None:
     compile_all({kernel.name: kernel.write for kernel in kernels}, threads)
 
 
-PACKAGE = "demitasse.backends."
+BACKENDS = "demitasse.backends."
+"""Package of the objects that are searched for kernels."""
 
 
 def kernels_of(owner: object) -> list[CompiledKernel]:
@@ -73,7 +74,7 @@ def kernels_of(owner: object) -> list[CompiledKernel]:
             todo += one
         elif isinstance(one, partial):
             todo += one.func, *one.args
-        elif type(one).__module__.startswith(PACKAGE) and id(one) not in seen:
+        elif type(one).__module__.startswith(BACKENDS) and id(one) not in seen:
             seen[id(one)] = one
             todo += getattr(one, "__dict__", {}).values()
     return [one for one in seen.values() if isinstance(one, CompiledKernel)]
